@@ -1,0 +1,1 @@
+"""Environments as gymnasium environments over text, and the table of tags."""

@@ -1,0 +1,1 @@
+"""What runs, in which order: Prefect flows, deployments, and the `starpo` command."""

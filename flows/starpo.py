@@ -1,0 +1,97 @@
+"""The Prefect flow `starpo`: one training run, from the command line or as a deployment."""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from rich.console import Console
+from tasks.tracking import Tracker
+
+from flows.experiment import ROOT, Experiment, Scale, load_experiment
+from flows.progress import TrainingProgress
+from flows.summary import Summary, markdown, summarise_run
+from flows.train import Training
+from tasks.lanes import Lanes
+from tasks.stage import Runtime
+from tasks.store import Store
+
+STORE = ROOT / ".starpo" / "store"
+
+
+@flow(name="starpo", flow_run_name="train {overrides}", persist_result=False, retries=0)
+def train(
+    overrides: dict[str, Any] | None = None,
+    scale: Scale = Scale.NANO,
+    store: str | None = None,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """Trains one experiment; finished stages are reused, so running it again resumes it.
+
+    Args:
+        overrides: Settings by dotted name, e.g. `{"env.tag": "Bandit"}`; see params.yaml.
+        scale: Size of policy and budgets.
+        store: Folder of the store; the checkout's own when not given.
+        workers: Processes that compute lanes; as many as cores, up to the lanes, when not given.
+            Changes no result.
+
+    Returns:
+        The run's `Summary` as JSON.
+    """
+    experiment = load_experiment(overrides, scale=scale)
+    summary = run_experiment(
+        experiment,
+        store=Store(Path(store) if store else STORE),
+        workers=workers or default_workers(experiment.rollout.lanes),
+        logger=get_run_logger(),  # type: ignore[arg-type]  # a LoggerAdapter has the same methods
+    )
+    create_markdown_artifact(key="starpo-summary", markdown=markdown(summary))
+    return summary.model_dump(mode="json")
+
+
+def run_experiment(
+    experiment: Experiment, *, store: Store, workers: int, logger: logging.Logger
+) -> Summary:
+    """Runs an experiment on a store: lock, workers, tracking, progress.
+
+    Args:
+        experiment: What to run.
+        store: Where outputs are kept.
+        workers: Number of worker processes.
+        logger: Receives progress where there is no terminal.
+    """
+    started = time.perf_counter()
+    total = experiment.train.iterations
+    console = Console(stderr=True)
+    with (
+        store.writer(purpose=f"training {experiment.name}"),
+        Lanes(workers=workers) as lanes,
+        Tracker.open(
+            ROOT,
+            experiment=experiment.env.tag,
+            run_key=experiment.digest,
+            name=f"{experiment.name} seed {experiment.seed}",
+            parameters=experiment.flat(),
+        ) as tracker,
+        TrainingProgress(total, console=console, logger=logger) as progress,
+    ):
+        runtime = Runtime(store=store, lanes=lanes)
+
+        def observe(iteration: int, metrics: dict[str, float]) -> None:
+            tracker.log(iteration, metrics)
+            progress.show(iteration, metrics)
+
+        outcome = Training(experiment, runtime, observe=observe).run()
+        tracker.finish(outcome.ending.value, outcome.reason)
+        if outcome.report is not None:
+            tracker.log_artifact(store.path(outcome.report))
+        total_s = time.perf_counter() - started
+        return summarise_run(experiment, outcome, runtime=runtime, total_s=total_s)
+
+
+def default_workers(lanes: int) -> int:
+    """As many workers as lanes, but no more than processor cores."""
+    return max(1, min(lanes, len(os.sched_getaffinity(0))))

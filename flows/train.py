@@ -1,0 +1,221 @@
+"""One experiment: a warm start, then rounds of rollout, filter, advantage and update.
+
+Running it again resumes it: stages whose outputs are stored are reused, the first one without
+outputs runs, and the final policy is the same, bit for bit, as that of an uninterrupted run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from tasks.advantage import AdvantageJobSettings, advantage
+from tasks.diagnose import DiagnoseJobSettings, diagnose
+from tasks.report import ReportSettings, report
+from tasks.update import UpdateJobSettings, update
+from tasks.warmstart import WarmstartJobSettings, warmstart
+
+from flows.experiment import Experiment
+from tasks.evaluate import EvaluateJobSettings, evaluate
+from tasks.filter import filter_stage
+from tasks.policy import adopt_policy
+from tasks.rollout import RolloutJobSettings, rollout
+from tasks.stage import Record, Runtime
+from tasks.store import Reference
+
+
+class Ending(StrEnum):
+    """Why training ended."""
+
+    FINISHED = "finished"
+    """All iterations ran."""
+    STOPPED = "stopped"
+    """A stop rule ended it; `Outcome.reason` says which."""
+
+
+@dataclass
+class Outcome:
+    """What an experiment gave.
+
+    Attributes:
+        evaluations: Record of each evaluation by iteration.
+        history: Metrics of each iteration by iteration.
+        policy: The last policy.
+        report: The report page.
+    """
+
+    policy: Reference
+    evaluations: dict[int, Record] = field(default_factory=dict)
+    history: dict[int, dict[str, float]] = field(default_factory=dict)
+    trajectories: dict[int, Reference] = field(default_factory=dict)
+    ending: Ending = Ending.FINISHED
+    reason: str = ""
+    report: Reference | None = None
+
+
+Observer = Callable[[int, dict[str, float]], None]
+
+
+class Training:
+    """One experiment on one runtime.
+
+    Args:
+        experiment: What to run.
+        runtime: Store and lanes.
+        observe: Called after each iteration with its metrics, in order.
+    """
+
+    def __init__(self, experiment: Experiment, runtime: Runtime, *, observe: Observer) -> None:
+        self.experiment, self.runtime, self.observe = experiment, runtime, observe
+
+    def run(self) -> Outcome:
+        """Trains to the end, or to a stop rule."""
+        settings = self.experiment.train
+        outcome = Outcome(policy=self._first_policy())
+        skipped = 0
+        for iteration in range(settings.iterations):
+            metrics: dict[str, float] = {}
+            if iteration % settings.evaluate_every == 0:
+                metrics |= self._evaluate(outcome, iteration)
+            metrics |= self._iterate(outcome, iteration)
+            outcome.history[iteration] = metrics
+            self.observe(iteration, metrics)
+            skipped = skipped + 1 if metrics["update/steps"] == 0 else 0
+            if skipped == settings.stop_after_skipped:
+                outcome.ending = Ending.STOPPED
+                outcome.reason = f"{skipped} updates in a row had nothing to learn from"
+                break
+        last = len(outcome.history)
+        outcome.history[last] = self._evaluate(outcome, last)
+        self.observe(last, outcome.history[last])
+        outcome.report = self._report(outcome)
+        return outcome
+
+    def _first_policy(self) -> Reference:
+        experiment = self.experiment
+        if experiment.policy.path is not None:
+            return adopt_policy(Path(experiment.policy.path), store=self.runtime.store)
+        record = warmstart(
+            self.runtime,
+            settings=WarmstartJobSettings(
+                environment=experiment.env,
+                nano=experiment.policy.nano,
+                warmstart=experiment.warmstart,
+            ),
+            inputs={},
+            seed=experiment.warmstart.seed,
+            label="warmstart",
+        )
+        return record.outputs["policy"]
+
+    def _iterate(self, outcome: Outcome, iteration: int) -> dict[str, float]:
+        experiment, runtime, seed = self.experiment, self.runtime, self.experiment.seed
+        number = f"{iteration:04d}"
+        played = rollout(
+            runtime,
+            settings=RolloutJobSettings(
+                environment=experiment.env, rollout=experiment.rollout, iteration=iteration
+            ),
+            inputs={"policy": outcome.policy},
+            seed=seed,
+            label=f"rollout {number}",
+        )
+        trajectories = played.outputs["trajectories"]
+        chosen = filter_stage(
+            runtime,
+            settings=experiment.filter,
+            inputs={"trajectories": trajectories},
+            seed=seed,
+            label=f"filter {number}",
+        )
+        estimated = advantage(
+            runtime,
+            settings=AdvantageJobSettings(
+                advantage=experiment.advantage, lanes=experiment.rollout.lanes
+            ),
+            inputs={
+                "policy": outcome.policy,
+                "trajectories": trajectories,
+                "groups": chosen.outputs["groups"],
+            },
+            seed=seed,
+            label=f"advantage {number}",
+        )
+        records = [played, chosen, estimated]
+        if iteration % experiment.train.diagnose_every == 0:
+            records.append(
+                diagnose(
+                    runtime,
+                    settings=DiagnoseJobSettings(
+                        diagnose=experiment.diagnose, lanes=experiment.rollout.lanes
+                    ),
+                    inputs={
+                        "policy": outcome.policy,
+                        "trajectories": trajectories,
+                        "advantages": estimated.outputs["advantages"],
+                    },
+                    seed=seed,
+                    label=f"diagnose {number}",
+                )
+            )
+        updated = update(
+            runtime,
+            settings=UpdateJobSettings(
+                update=experiment.update,
+                sampling=experiment.rollout.sampling,
+                with_critic=experiment.advantage.needs_critic,
+                iteration=iteration,
+                lanes=experiment.rollout.lanes,
+            ),
+            inputs={
+                "policy": outcome.policy,
+                "trajectories": trajectories,
+                "advantages": estimated.outputs["advantages"],
+            },
+            seed=seed,
+            label=f"update {number}",
+        )
+        records.append(updated)
+        outcome.trajectories[iteration] = trajectories
+        outcome.policy = updated.outputs["policy"]
+        return {name: value for record in records for name, value in record.metrics.items()}
+
+    def _evaluate(self, outcome: Outcome, iteration: int) -> dict[str, float]:
+        experiment = self.experiment
+        record = evaluate(
+            self.runtime,
+            settings=EvaluateJobSettings(
+                environment=experiment.env,
+                evaluate=experiment.evaluate,
+                max_reply_tokens=experiment.rollout.max_reply_tokens,
+                lanes=experiment.rollout.lanes,
+                iteration=iteration,
+            ),
+            inputs={"policy": outcome.policy},
+            seed=experiment.evaluate.seed,
+            label=f"evaluate {iteration:04d}",
+        )
+        outcome.evaluations[iteration] = record
+        return record.metrics
+
+    def _report(self, outcome: Outcome) -> Reference:
+        experiment, evaluations = self.experiment, outcome.evaluations
+        first, last = min(evaluations), max(evaluations)
+        record = report(
+            self.runtime,
+            settings=ReportSettings(
+                name=experiment.name,
+                experiment=experiment.flat(),
+                history=outcome.history,
+                ending=outcome.ending.value,
+                reason=outcome.reason,
+            ),
+            inputs={
+                "before": evaluations[first].outputs["trajectories"],
+                "after": evaluations[last].outputs["trajectories"],
+                "policy": outcome.policy,
+            },
+            seed=experiment.seed,
+            label="report",
+        )
+        return record.outputs["report"]

@@ -1,0 +1,1 @@
+"""Policies, critic, losses, estimators, chat rendering and generation engines."""

@@ -1,0 +1,1 @@
+"""Generation engines behind one protocol: token ids in, token ids and log-probs out."""

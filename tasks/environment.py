@@ -1,0 +1,52 @@
+"""Settings of the environment that an experiment runs on: a tag and what differs from it."""
+
+from typing import Any
+
+from envs.tags import PromptStyle, Tag, get_tag
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from envs.errors import EnvsError
+
+
+class EnvironmentSettings(BaseModel):
+    """Which environment, with which budgets and prompts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tag: str = Field(description="Name of the environment's recipe; `starpo envs` lists them.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="The environment's own settings that differ from the tag."
+    )
+    prompt: PromptStyle | None = Field(
+        default=None, description="compact (tiny policies) or full; the tag's own when not given."
+    )
+    max_turns: int | None = Field(default=None, ge=1, description="Turns per episode.")
+    max_actions: int | None = Field(default=None, ge=1, description="Actions per episode.")
+    max_actions_per_turn: int | None = Field(default=None, ge=1, description="Actions per turn.")
+    thinking: bool = Field(
+        default=True, description="Whether a reply has a <think> part, in training and evaluation."
+    )
+    invalid_penalty: float = Field(
+        default=0.1, ge=0, description="Subtracted once per turn with an invalid action."
+    )
+
+    @model_validator(mode="after")
+    def _check_tag(self) -> "EnvironmentSettings":
+        try:
+            self.recipe()
+        except EnvsError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def recipe(self, **settings: Any) -> Tag:
+        """The tag with these settings applied.
+
+        Args:
+            **settings: Further settings of the environment, e.g. an easier range of levels.
+        """
+        changes = {
+            name: value
+            for name in ("prompt", "max_turns", "max_actions", "max_actions_per_turn")
+            if (value := getattr(self, name)) is not None
+        }
+        return get_tag(self.tag).with_overrides(settings={**self.settings, **settings}, **changes)

@@ -1,0 +1,135 @@
+"""Evaluate: success on held-out instances, with intervals, overall and by kind of level."""
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+from models.sampling import Sampling
+from pydantic import BaseModel, ConfigDict, Field
+
+from envs.base import Split
+from tasks.collect import Collection, collect
+from tasks.digest import derive_seed
+from tasks.environment import EnvironmentSettings
+from tasks.intervals import pass_at_k, wilson_interval
+from tasks.policy import policy_version, weight_digest
+from tasks.shards import Kind
+from tasks.stage import Job, stage
+from tasks.summary import summarise
+from tasks.trajectories import EpisodeRequest, trajectory_table
+
+
+class EvaluateSettings(BaseModel):
+    """Which held-out episodes a policy plays, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    instances: int = Field(default=256, ge=1, description="Held-out instances.")
+    samples: int = Field(default=1, ge=1, description="Episodes per instance; pass@k needs k.")
+    sampling: Sampling = Field(
+        default=Sampling(temperature=0.5), description="Distribution that replies are sampled from."
+    )
+    seed: int = Field(
+        default=0, ge=0, description="Chooses the instances: the same for all policies and seeds."
+    )
+
+
+class EvaluateJobSettings(BaseModel):
+    """What determines an evaluation besides the policy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment: EnvironmentSettings
+    evaluate: EvaluateSettings
+    max_reply_tokens: int
+    lanes: int
+    iteration: int
+
+
+def evaluation_episodes(
+    settings: EvaluateSettings, *, tag: str, iteration: int
+) -> tuple[EpisodeRequest, ...]:
+    """The held-out episodes; instances depend on the tag and `settings.seed` only."""
+    requests = []
+    for index in range(settings.instances):
+        env_seed = derive_seed(settings.seed, "evaluate", tag, index)
+        group = f"{tag}/evaluation/{env_seed:019d}"
+        requests += [
+            EpisodeRequest(
+                episode=f"{group}/{member}",
+                group=group,
+                member=member,
+                env_seed=env_seed,
+                noise_seed=derive_seed(env_seed, "member", member),
+                iteration=iteration,
+            )
+            for member in range(settings.samples)
+        ]
+    return tuple(requests)
+
+
+def evaluation_metrics(table: pa.Table) -> dict[str, float]:
+    """Metrics of an evaluation: the summary, Wilson intervals, pass@k, success by kind of level.
+
+    Args:
+        table: A trajectory shard of held-out episodes.
+
+    Returns:
+        `evaluate/success`, `…/success_low`, `…/success_high` (95 %, episodes as trials),
+        `evaluate/pass@k` for k = 2, 4, 8 … up to the samples per instance, and
+        `evaluate/by/KIND/success`, `…/low`, `…/high`, `…/episodes`.
+    """
+    success = table["success"].to_numpy(zero_copy_only=False)
+    metrics = summarise(table, prefix="evaluate")
+    low, high = wilson_interval(int(success.sum()), len(success))
+    metrics |= {"evaluate/success_low": low, "evaluate/success_high": high}
+    by_instance: defaultdict[str, list[bool]] = defaultdict(list)
+    by_kind: defaultdict[str, list[bool]] = defaultdict(list)
+    for group, kind, won in zip(
+        table["group"].to_pylist(), table["stratum"].to_pylist(), success, strict=True
+    ):
+        by_instance[group].append(bool(won))
+        by_kind[kind].append(bool(won))
+    samples = min(len(wins) for wins in by_instance.values())
+    k = 2
+    while k <= samples:
+        estimates = [pass_at_k(len(wins), sum(wins), k) for wins in by_instance.values()]
+        metrics[f"evaluate/pass@{k}"] = float(np.mean(estimates))
+        k *= 2
+    for kind, wins in sorted(by_kind.items()):
+        if kind:
+            low, high = wilson_interval(sum(wins), len(wins))
+            prefix = f"evaluate/by/{kind}"
+            metrics[f"{prefix}/success"] = sum(wins) / len(wins)
+            metrics[f"{prefix}/low"], metrics[f"{prefix}/high"] = low, high
+            metrics[f"{prefix}/episodes"] = float(len(wins))
+    return metrics
+
+
+@stage("evaluate", version=1)
+def evaluate(job: Job[EvaluateJobSettings]) -> None:
+    """Plays held-out episodes with the policy."""
+    settings, policy = job.settings.evaluate, job.inputs["policy"]
+    tag = job.settings.environment.tag
+    collection = Collection(
+        policy=policy,
+        weight_digest=weight_digest(policy),
+        policy_version=policy_version(policy),
+        environment=job.settings.environment,
+        split=Split.EVALUATION,
+        sampling=settings.sampling,
+        max_reply_tokens=job.settings.max_reply_tokens,
+        seed=derive_seed(settings.seed, "evaluate noise"),
+        episodes=evaluation_episodes(settings, tag=tag, iteration=job.settings.iteration),
+    )
+    table = trajectory_table(collect(collection, lanes=job.lanes, num_lanes=job.settings.lanes))
+    job.write_shard(
+        "trajectories",
+        table,
+        kind=Kind.TRAJECTORIES,
+        sampling=settings.sampling.model_dump(mode="json"),
+        thinking=job.settings.environment.thinking,
+        engine="torch",
+        asked=len(collection.episodes),
+    )
+    job.metrics = evaluation_metrics(table)

@@ -1,0 +1,105 @@
+"""Rollout: the policy plays `groups` x `group_size` training episodes into a shard."""
+
+from models.sampling import Sampling
+from pydantic import BaseModel, ConfigDict, Field
+
+from envs.base import Split
+from tasks.collect import Collection, collect
+from tasks.digest import derive_seed
+from tasks.environment import EnvironmentSettings
+from tasks.policy import policy_version, weight_digest
+from tasks.shards import Kind
+from tasks.stage import Job, stage
+from tasks.summary import summarise
+from tasks.trajectories import EpisodeRequest, trajectory_table
+
+
+class RolloutSettings(BaseModel):
+    """How many training episodes are sampled in an iteration, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    groups: int = Field(default=20, ge=1, description="Instances per iteration.")
+    group_size: int = Field(default=8, ge=1, description="Episodes per instance.")
+    sampling: Sampling = Field(
+        default=Sampling(), description="Distribution that training episodes are sampled from."
+    )
+    max_reply_tokens: int = Field(default=64, ge=1, description="Limit of a reply, in tokens.")
+    lanes: int = Field(
+        default=2, ge=1, description="Parts that the work is split into; workers compute them."
+    )
+
+
+class RolloutJobSettings(BaseModel):
+    """What determines a rollout besides the policy and the seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment: EnvironmentSettings
+    rollout: RolloutSettings
+    iteration: int
+
+
+def training_episodes(
+    settings: RolloutSettings, *, tag: str, iteration: int, seed: int
+) -> tuple[EpisodeRequest, ...]:
+    """The episodes of an iteration: members of a group share the instance, not the noise.
+
+    Args:
+        settings: Numbers of groups and members.
+        tag: Name of the environment's recipe.
+        iteration: Every iteration has fresh instances, also after a resume (R13).
+        seed: The experiment's seed.
+
+    Returns:
+        `groups * group_size` requests; a group's id names (tag, iteration, instance seed).
+    """
+    requests = []
+    for index in range(settings.groups):
+        env_seed = derive_seed(seed, "rollout", tag, iteration, index)
+        group = f"{tag}/{iteration:05d}/{env_seed:019d}"
+        requests += [
+            EpisodeRequest(
+                episode=f"{group}/{member}",
+                group=group,
+                member=member,
+                env_seed=env_seed,
+                noise_seed=derive_seed(env_seed, "member", member),
+                iteration=iteration,
+            )
+            for member in range(settings.group_size)
+        ]
+    return tuple(requests)
+
+
+@stage("rollout", version=1)
+def rollout(job: Job[RolloutJobSettings]) -> None:
+    """Samples the training episodes of one iteration from the policy."""
+    settings, policy = job.settings.rollout, job.inputs["policy"]
+    collection = Collection(
+        policy=policy,
+        weight_digest=weight_digest(policy),
+        policy_version=policy_version(policy),
+        environment=job.settings.environment,
+        split=Split.TRAIN,
+        sampling=settings.sampling,
+        max_reply_tokens=settings.max_reply_tokens,
+        seed=derive_seed(job.seed, "rollout noise", job.settings.iteration),
+        episodes=training_episodes(
+            settings,
+            tag=job.settings.environment.tag,
+            iteration=job.settings.iteration,
+            seed=job.seed,
+        ),
+    )
+    table = trajectory_table(collect(collection, lanes=job.lanes, num_lanes=settings.lanes))
+    job.write_shard(
+        "trajectories",
+        table,
+        kind=Kind.TRAJECTORIES,
+        sampling=settings.sampling.model_dump(mode="json"),
+        thinking=job.settings.environment.thinking,
+        engine="torch",
+        asked=len(collection.episodes),
+    )
+    job.metrics = summarise(table, prefix="rollout")

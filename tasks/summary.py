@@ -1,0 +1,66 @@
+"""Numbers that describe a trajectory shard: success, return, validity, lengths, spread."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.shards import rows_of
+from tasks.trajectories import Status
+
+
+def learning_returns(table: pa.Table) -> NDArray[np.float64]:
+    """Return plus penalty of each row, NaN where the episode errored; shape [rows]."""
+    returns: NDArray[np.float64] = table["return"].to_numpy() + table["penalty"].to_numpy().astype(
+        np.float64
+    )
+    errored = np.array(table["status"].to_pylist()) == Status.ERRORED.value
+    return np.where(errored, np.nan, returns)
+
+
+def group_rows(table: pa.Table) -> dict[str, NDArray[np.int64]]:
+    """Row indices of each group, by id, groups in order of id."""
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    for index, group in enumerate(table["group"].to_pylist()):
+        rows[group].append(index)
+    return {group: np.array(rows[group], dtype=np.int64) for group in sorted(rows)}
+
+
+def summarise(table: pa.Table, *, prefix: str) -> dict[str, float]:
+    """Metrics of a trajectory shard, named `prefix/name`.
+
+    Args:
+        table: A trajectory shard of at least one row.
+        prefix: Name of the stage.
+    """
+    returns = learning_returns(table)
+    statuses = Counter(table["status"].to_pylist())
+    turn_valid = np.concatenate(rows_of(table, "valid"))
+    sampled = rows_of(table, "sampled")
+    num_turns = np.array([len(row) for row in rows_of(table, "valid")])
+    num_actions = [sum(map(len, row)) for row in table["actions"].to_pylist()]
+    stops = Counter(reason for row in table["stop_reasons"].to_pylist() for reason in row)
+    spreads = [
+        np.nanstd(returns[rows], ddof=1) for rows in group_rows(table).values() if len(rows) > 1
+    ]
+    num_rows = table.num_rows
+    values = {
+        "success": np.mean(table["success"].to_numpy(zero_copy_only=False)),
+        "return": np.nanmean(returns),
+        "penalty": np.mean(table["penalty"].to_numpy()),
+        "valid_turns": np.mean(turn_valid),
+        "reply_tokens": sum(int(row.sum()) for row in sampled) / max(int(num_turns.sum()), 1),
+        "turns": np.mean(num_turns),
+        "actions": np.mean(num_actions),
+        "episodes": num_rows,
+        "finished": statuses[Status.FINISHED.value] / num_rows,
+        "truncated": statuses[Status.TRUNCATED.value] / num_rows,
+        "errored": statuses[Status.ERRORED.value],
+        "replies_cut": stops["length"] / max(int(num_turns.sum()), 1),
+        "sampled_tokens": sum(int(row.sum()) for row in sampled),
+        "tokens": sum(len(row) for row in sampled),
+    }
+    if spreads:
+        values["group_return_std"] = np.mean(spreads)
+    return {f"{prefix}/{name}": float(value) for name, value in values.items()}
