@@ -91,6 +91,7 @@ class Bandit(TextEnvironment):
     """
 
     settings_class: ClassVar[type[BaseModel]] = BanditSettings
+    settings: BanditSettings
 
     def __init__(
         self,
@@ -99,8 +100,7 @@ class Bandit(TextEnvironment):
         split: Split = Split.TRAIN,
         render_mode: str | None = None,
     ):
-        super().__init__(split=split, render_mode=render_mode)
-        self.settings = settings or BanditSettings()
+        super().__init__(settings, split=split, render_mode=render_mode)
         self._pair: Pair = TRAINING_PAIRS[0]
         self._risky_index = 0
         self._pulled: int | None = None

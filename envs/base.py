@@ -47,15 +47,25 @@ class TextEnvironment(gymnasium.Env[str, str], ABC):  # type: ignore[misc] # gym
     a number. `info["success"]` follows the environment's own rule, never the end flags.
 
     Attributes:
-        settings_class: The environment's own settings.
+        settings_class: The environment's own settings class.
+        settings: The settings in use.
         action_names: The names a step accepts (letter case ignored); may change at `reset`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
     settings_class: ClassVar[type[BaseModel]]
+    settings: BaseModel
     action_names: tuple[str, ...]
 
-    def __init__(self, *, split: Split, render_mode: str | None, extra_characters: str = ""):
+    def __init__(
+        self,
+        settings: BaseModel | None = None,
+        *,
+        split: Split = Split.TRAIN,
+        render_mode: str | None = None,
+        extra_characters: str = "",
+    ):
+        self.settings = self.settings_class() if settings is None else settings
         self.split = Split(split)
         self.render_mode = render_mode
         self.observation_space = spaces.Text(

@@ -58,3 +58,7 @@ class ContractError(EnvsError, AssertionError):
 
 class ResetOptionsError(EnvsError, ValueError):
     """Options given to `reset` that the contract does not know."""
+
+
+class EpisodeFailure(EnvsError, RuntimeError):
+    """An environment, or a server behind it, failed during an episode: the episode is errored."""

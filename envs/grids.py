@@ -12,8 +12,11 @@ _PIXELS_PER_CELL = 16
 Colour = tuple[int, int, int]
 
 
+Permutation = Callable[[str], tuple[str, ...]]
+
+
 @lru_cache(maxsize=64)
-def _symmetries(height: int, width: int) -> tuple[tuple[str, Callable[[str], tuple[str, ...]]], ...]:
+def _symmetries(height: int, width: int) -> tuple[tuple[str, Permutation], ...]:
     """Returns the 8 rotations and reflections as (header, getter of the permuted cells)."""
     cells = np.arange(height * width).reshape(height, width)
     images = [np.rot90(half, turns) for half in (cells, cells.T) for turns in range(4)]

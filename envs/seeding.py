@@ -1,7 +1,7 @@
 """Private random generators, each a function of its name and numbers alone.
 
-Nothing here reads or moves the global states of `random`, `numpy` or `torch`, and nothing depends on
-the salted built-in `hash`, so the same parts give the same draws in every process.
+Nothing here reads or moves the global states of `random`, `numpy` or `torch`, and nothing depends
+on the salted built-in `hash`, so the same parts give the same draws in every process.
 """
 
 import hashlib

@@ -50,6 +50,7 @@ class Sokoban(TextEnvironment):
     """
 
     settings_class: ClassVar[type[BaseModel]] = SokobanSettings
+    settings: SokobanSettings
 
     def __init__(
         self,
@@ -58,9 +59,9 @@ class Sokoban(TextEnvironment):
         split: Split = Split.TRAIN,
         render_mode: str | None = None,
     ):
-        self.settings = settings or SokobanSettings()
+        settings = settings or SokobanSettings()
         super().__init__(
-            split=split, render_mode=render_mode, extra_characters=self.settings.glyphs
+            settings, split=split, render_mode=render_mode, extra_characters=settings.glyphs
         )
         self._name_actions(ACTION_NAMES)
         self._glyphs = str.maketrans(_XSB, self.settings.glyphs)
@@ -197,8 +198,9 @@ class Sokoban(TextEnvironment):
         return self._next_action.get(state)
 
     def optimal_action(self) -> str:
-        """Returns the next action of a shortest solution; `Up` once there is none."""
-        return ACTION_NAMES[self._plan() or 0]
+        """Returns the next action of a shortest solution; once there is none, a greedy one."""
+        action = self._plan()
+        return self.naive_action() if action is None else ACTION_NAMES[action]
 
     def naive_action(self) -> str:
         """Returns a step of a greedy player: towards the box, then the box towards the target.

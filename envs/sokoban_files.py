@@ -1,7 +1,7 @@
 """Sokoban level collections in XSB text, as Boxoban and Microban use it.
 
-Rows are made of `# @ $ . * +` and blanks (also written `-` or `_`); anything else between levels is a
-title or a comment. Cells outside the walls become walls.
+Rows are made of `# @ $ . * +` and blanks (also written `-` or `_`); anything else between levels is
+a title or a comment. Cells outside the walls become walls.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def load_levels(path: Path) -> tuple[Level, ...]:
     if not path.is_file():
         raise FileNotFoundError(
             f"no Sokoban level file at `{path}`\n"
-            "hint: give `levels_file` the path of an XSB text file, or leave it out to generate levels"
+            "hint: give `levels_file` the path of an XSB text file, or leave it out"
         )
     state = path.stat()
     return _load(path, state.st_mtime_ns, state.st_size)

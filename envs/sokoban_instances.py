@@ -46,7 +46,11 @@ class SokobanSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.glyphs) != 7 or len(set(self.glyphs)) != 7 or any(map(str.isspace, self.glyphs)):
+        if (
+            len(self.glyphs) != 7
+            or len(set(self.glyphs)) != 7
+            or any(map(str.isspace, self.glyphs))
+        ):
             raise ValueError(f"glyphs=`{self.glyphs}`: allowed are 7 different signs, none blank")
         longest = self.search_depth if self.max_solution is None else self.max_solution
         if self.min_solution > longest:
@@ -95,9 +99,7 @@ def draw_level(settings: SokobanSettings, *, split: Split, seed: int) -> Level:
     )
 
 
-def _draw_from_file(
-    settings: SokobanSettings, *, file: Path, split: Split, seed: int
-) -> Level:
+def _draw_from_file(settings: SokobanSettings, *, file: Path, split: Split, seed: int) -> Level:
     levels = load_levels(file)
     candidates = [
         levels[index]
@@ -106,8 +108,8 @@ def _draw_from_file(
     ]
     if not candidates:
         raise UnsatisfiableSettingsError(
-            f"none of the {len(levels)} levels of `{file}` is in the split `{split}` with an optimal "
-            f"length from {settings.min_solution} to {settings.max_solution or 'any'}\n"
+            f"none of the {len(levels)} levels of `{file}` is in the split `{split}` with an "
+            f"optimal length from {settings.min_solution} to {settings.max_solution or 'any'}\n"
             "hint: add levels (one different room in five is held out) or widen the bounds"
         )
     return generator("sokoban file", split, seed).choice(candidates)

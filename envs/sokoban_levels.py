@@ -1,8 +1,8 @@
 """Sokoban levels: the room, and a generator whose levels are solvable by construction.
 
-Sets of cells are integers: bit `row * width + column` is set when the cell belongs to the set. A room
-is a random walk that carves small masks (the topology of gym-sokoban); boxes are placed by playing
-in reverse from the solved room, breadth first, so the optimal length of every candidate is known.
+Sets of cells are integers: bit `row * width + column` is set when the cell belongs to the set. A
+room is a random walk that carves small masks (the topology of gym-sokoban); boxes are placed by
+playing in reverse from the solved room, breadth first, so every optimal length is known.
 """
 
 import random
@@ -100,9 +100,7 @@ def _carvings(height: int, width: int) -> tuple[tuple[int, ...], ...]:
 
     def carve(row: int, column: int, mask: tuple[tuple[int, int], ...]) -> int:
         cells = ((row + down, column + right) for down, right in mask)
-        return sum(
-            1 << r * width + c for r, c in cells if 0 < r < height - 1 and 0 < c < width - 1
-        )
+        return sum(1 << r * width + c for r, c in cells if 0 < r < height - 1 and 0 < c < width - 1)
 
     return tuple(
         tuple(carve(row, column, mask) for mask in _MASKS)
@@ -140,9 +138,9 @@ def draw_room(draw: random.Random, *, height: int, width: int, num_boxes: int) -
 def reverse_play(room: Room, *, depth: int) -> list[list[tuple[int, int]]]:
     """Plays backwards from the solved room, breadth first.
 
-    A reverse step moves the player back one cell, alone or pulling the box in front of it. The first
-    one is a pull, since every solution ends with a push. The search visits states in the order of
-    their distance, so distances are exact; it stops after `REVERSE_STATE_LIMIT` states.
+    A reverse step moves the player back one cell, alone or pulling the box in front of it. The
+    first one is a pull, since every solution ends with a push. States are visited in the order of
+    distance, so distances are exact; it stops after `REVERSE_STATE_LIMIT` states.
 
     Args:
         room: The room; every target holds a box in the solved state.

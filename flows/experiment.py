@@ -8,18 +8,18 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from tasks.advantage import AdvantageSettings
-from tasks.diagnose import DiagnoseSettings
-from tasks.filter_rules import FilterSettings
-from tasks.update import UpdateSettings
-from tasks.warmstart import WarmstartSettings
 
 from flows.errors import ExperimentError
+from tasks.advantage import AdvantageSettings
+from tasks.diagnose import DiagnoseSettings
 from tasks.digest import digest_json
 from tasks.environment import EnvironmentSettings
 from tasks.evaluate import EvaluateSettings
+from tasks.filter_rules import FilterSettings
 from tasks.policy import PolicySettings
 from tasks.rollout import RolloutSettings
+from tasks.update import UpdateSettings
+from tasks.warmstart import WarmstartSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PARAMS = ROOT / "params.yaml"

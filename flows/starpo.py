@@ -9,7 +9,6 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from rich.console import Console
-from tasks.tracking import Tracker
 
 from flows.experiment import ROOT, Experiment, Scale, load_experiment
 from flows.progress import TrainingProgress
@@ -18,6 +17,7 @@ from flows.train import Training
 from tasks.lanes import Lanes
 from tasks.stage import Runtime
 from tasks.store import Store
+from tasks.tracking import Tracker
 
 STORE = ROOT / ".starpo" / "store"
 

@@ -9,19 +9,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from flows.experiment import Experiment
 from tasks.advantage import AdvantageJobSettings, advantage
 from tasks.diagnose import DiagnoseJobSettings, diagnose
-from tasks.report import ReportSettings, report
-from tasks.update import UpdateJobSettings, update
-from tasks.warmstart import WarmstartJobSettings, warmstart
-
-from flows.experiment import Experiment
 from tasks.evaluate import EvaluateJobSettings, evaluate
 from tasks.filter import filter_stage
 from tasks.policy import adopt_policy
+from tasks.report import ReportSettings, report
 from tasks.rollout import RolloutJobSettings, rollout
 from tasks.stage import Record, Runtime
 from tasks.store import Reference
+from tasks.update import UpdateJobSettings, update
+from tasks.warmstart import WarmstartJobSettings, warmstart
 
 
 class Ending(StrEnum):

@@ -10,16 +10,16 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+
+from envs.base import Split
 from envs.episode import Episode
+from envs.errors import EpisodeFailure
 from models.chat import ChatRenderer
 from models.engines.base import Completion, Request, StopReason
 from models.engines.torch_engine import TorchEngine
 from models.policy import load_tokenizer
 from models.sampling import Sampling
-from numpy.typing import NDArray
-
-from envs.base import Split
-from envs.errors import EpisodeFailure
 from tasks.environment import EnvironmentSettings
 from tasks.errors import SettingsError
 from tasks.lanes import Lanes

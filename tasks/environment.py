@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from envs.tags import PromptStyle, Tag, get_tag
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from envs.errors import EnvsError
+from envs.tags import PromptStyle, Tag, get_tag
 
 
 class EnvironmentSettings(BaseModel):

@@ -4,19 +4,17 @@ from collections import defaultdict
 
 import numpy as np
 import pyarrow as pa
-from models.sampling import Sampling
 from pydantic import BaseModel, ConfigDict, Field
 
 from envs.base import Split
-from tasks.collect import Collection, collect
+from models.sampling import Sampling
 from tasks.digest import derive_seed
 from tasks.environment import EnvironmentSettings
 from tasks.intervals import pass_at_k, wilson_interval
-from tasks.policy import policy_version, weight_digest
-from tasks.shards import Kind
+from tasks.play import group_members, play
 from tasks.stage import Job, stage
 from tasks.summary import summarise
-from tasks.trajectories import EpisodeRequest, trajectory_table
+from tasks.trajectories import EpisodeRequest
 
 
 class EvaluateSettings(BaseModel):
@@ -50,21 +48,15 @@ def evaluation_episodes(
     settings: EvaluateSettings, *, tag: str, iteration: int
 ) -> tuple[EpisodeRequest, ...]:
     """The held-out episodes; instances depend on the tag and `settings.seed` only."""
-    requests = []
+    requests: list[EpisodeRequest] = []
     for index in range(settings.instances):
         env_seed = derive_seed(settings.seed, "evaluate", tag, index)
-        group = f"{tag}/evaluation/{env_seed:019d}"
-        requests += [
-            EpisodeRequest(
-                episode=f"{group}/{member}",
-                group=group,
-                member=member,
-                env_seed=env_seed,
-                noise_seed=derive_seed(env_seed, "member", member),
-                iteration=iteration,
-            )
-            for member in range(settings.samples)
-        ]
+        requests += group_members(
+            f"{tag}/evaluation/{env_seed:019d}",
+            env_seed=env_seed,
+            size=settings.samples,
+            iteration=iteration,
+        )
     return tuple(requests)
 
 
@@ -109,27 +101,15 @@ def evaluation_metrics(table: pa.Table) -> dict[str, float]:
 @stage("evaluate", version=1)
 def evaluate(job: Job[EvaluateJobSettings]) -> None:
     """Plays held-out episodes with the policy."""
-    settings, policy = job.settings.evaluate, job.inputs["policy"]
-    tag = job.settings.environment.tag
-    collection = Collection(
-        policy=policy,
-        weight_digest=weight_digest(policy),
-        policy_version=policy_version(policy),
-        environment=job.settings.environment,
+    environment, settings = job.settings.environment, job.settings.evaluate
+    table = play(
+        job,
+        evaluation_episodes(settings, tag=environment.tag, iteration=job.settings.iteration),
+        environment=environment,
         split=Split.EVALUATION,
         sampling=settings.sampling,
         max_reply_tokens=job.settings.max_reply_tokens,
-        seed=derive_seed(settings.seed, "evaluate noise"),
-        episodes=evaluation_episodes(settings, tag=tag, iteration=job.settings.iteration),
-    )
-    table = trajectory_table(collect(collection, lanes=job.lanes, num_lanes=job.settings.lanes))
-    job.write_shard(
-        "trajectories",
-        table,
-        kind=Kind.TRAJECTORIES,
-        sampling=settings.sampling.model_dump(mode="json"),
-        thinking=job.settings.environment.thinking,
-        engine="torch",
-        asked=len(collection.episodes),
+        num_lanes=job.settings.lanes,
+        noise_seed=derive_seed(settings.seed, "evaluate noise"),
     )
     job.metrics = evaluation_metrics(table)

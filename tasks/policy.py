@@ -4,15 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
-from models.nano import NanoSettings
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.digest import digest_file
+from models.nano import NanoSettings
+from models.policy import WEIGHTS, write_json
+from models.trainer import STATE
+from tasks.environment import EnvironmentSettings
 from tasks.errors import SettingsError
 from tasks.store import Reference, Store
 
-WEIGHTS = "model.safetensors"
-STATE = Path("trainer") / "state.json"
 
 
 class PolicySettings(BaseModel):
@@ -27,9 +27,19 @@ class PolicySettings(BaseModel):
     nano: NanoSettings = Field(default=NanoSettings(), description="Shape of the nano policy.")
 
 
-def weight_digest(folder: Path) -> str:
-    """Digest of a policy's weights: what each rollout is stamped with (L9)."""
-    return digest_file(folder / WEIGHTS)
+def write_state(folder: Path, *, version: int, environment: EnvironmentSettings) -> None:
+    """Notes in a policy folder how many updates are behind it and where it learned to play."""
+    (folder / STATE.parent).mkdir()
+    facts = {"version": version, "environment": environment.model_dump(mode="json")}
+    write_json(folder / STATE, facts)
+
+
+def policy_environment(folder: Path) -> EnvironmentSettings | None:
+    """The environment that a policy was trained on; None for one from outside."""
+    state = folder / STATE
+    facts = json.loads(state.read_text()) if state.exists() else {}
+    found = facts.get("environment")
+    return None if found is None else EnvironmentSettings.model_validate(found)
 
 
 def policy_version(folder: Path) -> int:

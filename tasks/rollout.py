@@ -1,17 +1,15 @@
 """Rollout: the policy plays `groups` x `group_size` training episodes into a shard."""
 
-from models.sampling import Sampling
 from pydantic import BaseModel, ConfigDict, Field
 
 from envs.base import Split
-from tasks.collect import Collection, collect
+from models.sampling import Sampling
 from tasks.digest import derive_seed
 from tasks.environment import EnvironmentSettings
-from tasks.policy import policy_version, weight_digest
-from tasks.shards import Kind
+from tasks.play import group_members, play
 from tasks.stage import Job, stage
 from tasks.summary import summarise
-from tasks.trajectories import EpisodeRequest, trajectory_table
+from tasks.trajectories import EpisodeRequest
 
 
 class RolloutSettings(BaseModel):
@@ -54,52 +52,31 @@ def training_episodes(
     Returns:
         `groups * group_size` requests; a group's id names (tag, iteration, instance seed).
     """
-    requests = []
+    requests: list[EpisodeRequest] = []
     for index in range(settings.groups):
         env_seed = derive_seed(seed, "rollout", tag, iteration, index)
-        group = f"{tag}/{iteration:05d}/{env_seed:019d}"
-        requests += [
-            EpisodeRequest(
-                episode=f"{group}/{member}",
-                group=group,
-                member=member,
-                env_seed=env_seed,
-                noise_seed=derive_seed(env_seed, "member", member),
-                iteration=iteration,
-            )
-            for member in range(settings.group_size)
-        ]
+        requests += group_members(
+            f"{tag}/{iteration:05d}/{env_seed:019d}",
+            env_seed=env_seed,
+            size=settings.group_size,
+            iteration=iteration,
+        )
     return tuple(requests)
 
 
 @stage("rollout", version=1)
 def rollout(job: Job[RolloutJobSettings]) -> None:
     """Samples the training episodes of one iteration from the policy."""
-    settings, policy = job.settings.rollout, job.inputs["policy"]
-    collection = Collection(
-        policy=policy,
-        weight_digest=weight_digest(policy),
-        policy_version=policy_version(policy),
-        environment=job.settings.environment,
+    environment, settings = job.settings.environment, job.settings.rollout
+    iteration = job.settings.iteration
+    table = play(
+        job,
+        training_episodes(settings, tag=environment.tag, iteration=iteration, seed=job.seed),
+        environment=environment,
         split=Split.TRAIN,
         sampling=settings.sampling,
         max_reply_tokens=settings.max_reply_tokens,
-        seed=derive_seed(job.seed, "rollout noise", job.settings.iteration),
-        episodes=training_episodes(
-            settings,
-            tag=job.settings.environment.tag,
-            iteration=job.settings.iteration,
-            seed=job.seed,
-        ),
-    )
-    table = trajectory_table(collect(collection, lanes=job.lanes, num_lanes=settings.lanes))
-    job.write_shard(
-        "trajectories",
-        table,
-        kind=Kind.TRAJECTORIES,
-        sampling=settings.sampling.model_dump(mode="json"),
-        thinking=job.settings.environment.thinking,
-        engine="torch",
-        asked=len(collection.episodes),
+        num_lanes=settings.lanes,
+        noise_seed=derive_seed(job.seed, "rollout noise", iteration),
     )
     job.metrics = summarise(table, prefix="rollout")

@@ -1,0 +1,205 @@
+"""The `starpo` command: thin; each command composes settings and calls one function.
+
+Heavy packages are imported inside the commands, so that `--help` and refusals are immediate.
+"""
+# ruff: noqa: PLC0415 - see above
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flows import defaults
+from flows.errors import FlowsError
+
+defaults.apply()
+
+app = typer.Typer(
+    name="starpo",
+    help="Trains, evaluates and diagnoses LLM agents by multi-turn reinforcement learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings by dotted name, e.g. env.tag=Bandit.", show_default=False
+    ),
+]
+StoreFolder = Annotated[
+    Path | None,
+    typer.Option("--store", help="Folder of the store. [default: .starpo/store]", show_default=False),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=1, help="Processes that compute; changes no result.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+@app.command()
+def train(
+    overrides: Overrides = None,
+    *,
+    scale: Annotated[str, typer.Option(help="Scale of params.yaml.")] = "nano",
+    store: StoreFolder = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Trains one experiment; the same command again resumes it.
+
+    Example: starpo train env.tag=FrozenLake train.iterations=40 seed=1
+    """
+    from flows.experiment import load_experiment, parse_overrides, parse_scale
+
+    values, size = parse_overrides(overrides or []), parse_scale(scale)
+    load_experiment(values, scale=size)  # refuse bad settings before anything starts
+    from flows.summary import Summary, print_summary
+
+    result = _run_flow("train", overrides=values, scale=size, store=store, workers=workers)
+    if as_json:
+        _print_json(result)
+    else:
+        print_summary(Summary.model_validate(result), console=console)
+
+
+@app.command()
+def evaluate(
+    policy: Annotated[Path, typer.Argument(help="Folder of a policy in Hugging Face form.")],
+    overrides: Overrides = None,
+    *,
+    store: StoreFolder = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plays held-out episodes with a policy; its own environment and prompts unless overridden.
+
+    Example: starpo evaluate checkpoints/quick-start evaluate.instances=512
+    """
+    from flows.evaluation import print_evaluation
+    from flows.experiment import parse_overrides
+
+    values = parse_overrides(overrides or [])
+    result = _run_flow(
+        "evaluate", policy=str(policy.absolute()), overrides=values, store=store, workers=workers
+    )
+    if as_json:
+        _print_json(result)
+    else:
+        print_evaluation(result, console=console)
+
+
+@app.command()
+def show(
+    shard: Annotated[Path, typer.Argument(help="A trajectory shard.")],
+    *,
+    episode: Annotated[
+        str | None, typer.Option(help="Number or id of an episode.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the episodes of a shard, or shows one turn by turn, sampled text coloured.
+
+    Example: starpo show .starpo/store/objects/ab/abcd….parquet --episode 3
+    """
+    from tasks.shards import Kind, read_shard
+    from tasks.show import episode_json, episode_view, episodes_json, episodes_table
+
+    loaded = read_shard(shard, kind=Kind.TRAJECTORIES)
+    if episode is None:
+        if as_json:
+            _print_json(episodes_json(loaded))
+        else:
+            console.print(episodes_table(loaded))
+    elif as_json:
+        _print_json(episode_json(loaded, episode))
+    else:
+        console.print(episode_view(loaded, episode))
+
+
+@app.command()
+def status(*, store: StoreFolder = None, as_json: AsJson = False) -> None:
+    """Shows the runs, the store and the servers of this checkout.
+
+    Example: starpo status --json
+    """
+    from flows.experiment import ROOT
+    from flows.status import print_status, read_status
+
+    found = read_status(ROOT, store=store)
+    if as_json:
+        _print_json(found.model_dump(mode="json"))
+    else:
+        print_status(found, console=console)
+
+
+@app.command()
+def doctor(*, as_json: AsJson = False) -> None:
+    """Checks packages, servers, disk, device and offline data; says how to mend each.
+
+    Example: starpo doctor
+    """
+    from flows.doctor import diagnose, findings_json, findings_table, healthy
+    from flows.experiment import ROOT
+
+    findings = diagnose(ROOT)
+    if as_json:
+        _print_json(findings_json(findings))
+    else:
+        console.print(findings_table(findings))
+    raise typer.Exit(0 if healthy(findings) else 1)
+
+
+@app.command()
+def up() -> None:
+    """Runs the Prefect server, a worker and the MLflow UI on loopback until Ctrl-C.
+
+    Example: starpo up
+    """
+    from flows.experiment import ROOT
+    from flows.services import up as run_services
+
+    run_services(ROOT)
+
+
+def main() -> None:
+    """Entry point: expected errors are one message, not a traceback."""
+    from envs.errors import EnvsError
+    from models.errors import ModelsError
+    from tasks.errors import TasksError
+
+    try:
+        app()
+    except (FlowsError, TasksError, EnvsError, ModelsError) as error:
+        errors = Console(stderr=True, highlight=False)
+        errors.print("error: ", style="bold red", end="")
+        errors.print(str(error), markup=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; the same command again resumes")
+        sys.exit(130)
+
+
+def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
+    """Runs a flow of `flows.starpo` with a Prefect server behind it."""
+    from flows.experiment import ROOT
+    from flows.server import prefect_server
+
+    with prefect_server(ROOT):
+        from flows import starpo
+
+        parameters["store"] = str(parameters["store"]) if parameters["store"] else None
+        result: dict[str, Any] = getattr(starpo, name)(**parameters)
+    return result
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,159 @@
+"""Advantage estimators as pure functions; float64 in, float64 out.
+
+Groups are formed by id, never by position. Tokens that the policy did not sample are skipped, so
+inserting observation tokens changes nothing.
+"""
+
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import GroupError
+
+Array = NDArray[np.float64]
+
+
+class GroupEstimator(StrEnum):
+    """Estimators that compare the members of a group."""
+
+    GRPO = "grpo"
+    """(R - mean) / (std + 1e-6), unbiased std (DeepSeekMath, 4.1.2)."""
+    DR_GRPO = "dr_grpo"
+    """R - mean (arXiv 2503.20783)."""
+    RLOO = "rloo"
+    """R - mean of the others (arXiv 2402.14740)."""
+
+
+def gae(
+    *,
+    rewards: Array,
+    values: Array,
+    mask: NDArray[np.bool_],
+    gamma: float,
+    lam: float,
+    bootstrap_value: float = 0.0,
+) -> tuple[Array, Array]:
+    """Generalised advantage estimation over the sampled tokens (arXiv 1506.02438, eq. 16).
+
+    Args:
+        rewards: Reward paid at each token, [T].
+        values: Value of the state before each token, [T].
+        mask: Sampled tokens, [T]; the others are skipped.
+        gamma: Discount per sampled token.
+        lam: Lambda.
+        bootstrap_value: Value after the last token; 0 when the episode terminated.
+
+    Returns:
+        Advantages and returns (advantage + value), [T] each, 0 off the mask.
+    """
+    advantages, returns = np.zeros(len(rewards)), np.zeros(len(rewards))
+    next_value, next_advantage = bootstrap_value, 0.0
+    for t in np.flatnonzero(mask)[::-1]:
+        delta = rewards[t] + gamma * next_value - values[t]
+        next_advantage = delta + gamma * lam * next_advantage
+        next_value = values[t]
+        advantages[t] = next_advantage
+        returns[t] = next_advantage + values[t]
+    return advantages, returns
+
+
+def bilevel_gae(
+    *,
+    turn_rewards: Array,
+    values: Array,
+    turn: NDArray[np.int16],
+    gamma: float,
+    lam: float,
+    turn_gamma: float,
+    bootstrap_value: float = 0.0,
+) -> tuple[Array, Array]:
+    """GAE over turns, then over the tokens of each turn (RAGEN, section on bi-level GAE).
+
+    Turn ends come from the turn ids, so a turn without reward is a turn like any other (R3).
+
+    Args:
+        turn_rewards: Reward of each turn, paid at its last sampled token, [turns].
+        values: Value of the state before each token, [T].
+        turn: Turn of each sampled token, -1 elsewhere, [T].
+        gamma: Discount per token inside a turn.
+        lam: Lambda of both levels.
+        turn_gamma: Discount per turn.
+        bootstrap_value: Value after the last turn; 0 when the episode terminated.
+
+    Returns:
+        Advantages and returns, [T] each, 0 where not sampled.
+    """
+    advantages, returns = np.zeros(len(values)), np.zeros(len(values))
+    next_value, next_advantage = bootstrap_value, 0.0
+    for index in range(len(turn_rewards) - 1, -1, -1):
+        tokens = np.flatnonzero(turn == index)
+        value = values[tokens[-1]]
+        delta = turn_rewards[index] + turn_gamma * next_value - value
+        next_advantage = delta + turn_gamma * lam * next_advantage
+        next_value = value
+        rewards = np.zeros(len(tokens))
+        rewards[-1] = next_advantage + value
+        advantages[tokens], returns[tokens] = gae(
+            rewards=rewards,
+            values=values[tokens],
+            mask=np.ones(len(tokens), dtype=np.bool_),
+            gamma=gamma,
+            lam=lam,
+        )
+    return advantages, returns
+
+
+def group_advantages(
+    returns: Array, group_ids: NDArray[np.str_], *, estimator: GroupEstimator
+) -> Array:
+    """Advantage of each episode over the other members of its group.
+
+    Returns that differ by rounding only give 0 for all (R2).
+
+    Args:
+        returns: Finite returns, [episodes].
+        group_ids: Group of each episode, [episodes], in any order.
+        estimator: Which.
+
+    Raises:
+        GroupError: A group of one, or a return that is not finite.
+
+    Example:
+        >>> ids = np.array(["a", "a"])
+        >>> group_advantages(np.array([1.0, 0.0]), ids, estimator=GroupEstimator.DR_GRPO)
+        array([ 0.5, -0.5])
+    """
+    if not np.isfinite(returns).all():
+        raise GroupError("a return is not finite\nhint: drop errored episodes first")
+    names, places, sizes = np.unique(group_ids, return_inverse=True, return_counts=True)
+    if (sizes < 2).any():
+        raise GroupError(
+            f"group `{names[sizes < 2][0]}` has one member, and nothing to compare it with\n"
+            "hint: use a group size of at least 2, or a critic (`gae`)"
+        )
+    mean = np.bincount(places, weights=returns) / sizes
+    centred = returns - mean[places]
+    deviation = np.sqrt(np.bincount(places, weights=centred**2) / (sizes - 1))
+    largest = np.zeros(len(names))
+    np.maximum.at(largest, places, np.abs(returns))
+    flat = deviation <= 1e-6 * np.maximum(1.0, largest)
+    if estimator is GroupEstimator.GRPO:
+        centred = centred / (deviation[places] + 1e-6)
+    elif estimator is GroupEstimator.RLOO:
+        centred = centred * (sizes / (sizes - 1))[places]
+    return np.where(flat[places], 0.0, centred)
+
+
+def whiten(advantages: Array, mask: NDArray[np.bool_]) -> Array:
+    """Mean 0 and deviation 1 over the mask: (A - mean) / sqrt(var + 1e-8), unbiased; 0 elsewhere.
+
+    Args:
+        advantages: [T]
+        mask: [T]; with fewer than two positions nothing is scaled.
+    """
+    chosen = advantages[mask]
+    whitened = np.zeros(len(advantages))
+    if len(chosen) > 1:
+        whitened[mask] = (chosen - chosen.mean()) / np.sqrt(chosen.var(ddof=1) + 1e-8)
+    return whitened

@@ -1,0 +1,143 @@
+"""Losses per token and their reductions, as pure functions on tensors.
+
+A reduction is global over the optimiser step: `Normaliser` is computed once from the whole
+mini-batch, so micro-batches, lanes and workers change nothing (A12).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+
+class Reduction(StrEnum):
+    """How token losses become one number."""
+
+    TOKEN_MEAN = "token-mean"  # noqa: S105 - not a password
+    """Sum over tokens / number of tokens: long replies weigh more."""
+    SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"  # noqa: S105
+    """Mean over sequences of the sum over tokens."""
+    SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"  # noqa: S105
+    """Mean over sequences of the mean over tokens: every sequence weighs the same."""
+    SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"  # noqa: S105
+    """Sum over tokens / (rows x longest row): Dr.GRPO's constant."""
+
+
+class KLEstimator(StrEnum):
+    """Estimators of KL(policy, reference) from d = log policy - log reference (Schulman 2020)."""
+
+    K1 = "k1"
+    ABS = "abs"
+    K2 = "k2"
+    K3 = "k3"
+
+
+class LossSettings(BaseModel):
+    """What the update minimises."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio may fall to 1 - clip_low.")
+    clip_high: float = Field(default=0.28, ge=0, description="Ratio may rise to 1 + clip_high.")
+    dual_clip: float | None = Field(
+        default=3.0, gt=1, description="Bound on the loss of tokens with negative advantage."
+    )
+    entropy_coefficient: float = Field(default=0.0, ge=0, description="Entropy bonus.")
+    reduction: Reduction = Field(
+        default=Reduction.TOKEN_MEAN, description="How token losses become one number."
+    )
+    importance_cap: float | None = Field(
+        default=None, gt=0, description="Cap of the truncated importance weight of the sampler."
+    )
+    value_clip: float | None = Field(
+        default=0.5, gt=0, description="Values may move this far from the old ones (critic)."
+    )
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Sizes of a whole optimiser step, for global reductions.
+
+    Attributes:
+        num_tokens: Weighted number of tokens in the loss.
+        num_sequences: Weighted number of sequences that have such a token.
+        num_rows: Number of sequences.
+        longest: Length of the longest sequence.
+    """
+
+    num_tokens: float
+    num_sequences: float
+    num_rows: int
+    longest: int
+
+
+def clipped_policy_loss(
+    ratio: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float, dual_clip: float | None
+) -> Tensor:
+    """PPO's clipped loss per token, with separate bounds and dual clip (arXiv 1707.06347, 1912.09729).
+
+    Args:
+        ratio: Policy over sampler, [M].
+        advantage: [M]
+        clip_low: Lower bound is 1 - clip_low.
+        clip_high: Upper bound is 1 + clip_high.
+        dual_clip: For negative advantages the loss is at most -advantage x dual_clip.
+    """
+    loss = torch.maximum(
+        -advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high)
+    )
+    if dual_clip is None:
+        return loss
+    return torch.where(advantage < 0, torch.minimum(loss, -advantage * dual_clip), loss)
+
+
+def kl_estimate(difference: Tensor, *, estimator: KLEstimator) -> Tensor:
+    """KL per token from `difference` = log policy - log reference, [M]."""
+    if estimator is KLEstimator.K1:
+        return difference
+    if estimator is KLEstimator.ABS:
+        return difference.abs()
+    if estimator is KLEstimator.K2:
+        return difference.square() / 2
+    return torch.exp(-difference) + difference - 1
+
+
+def value_loss(values: Tensor, old: Tensor, returns: Tensor, *, clip: float | None) -> Tensor:
+    """Half the squared error per token, clipped around the old values (PPO), [M]."""
+    loss = (values - returns).square()
+    if clip is not None:
+        near = old + (values - old).clamp(-clip, clip)
+        loss = torch.maximum(loss, (near - returns).square())
+    return loss / 2
+
+
+def reduce_losses(
+    losses: Tensor,
+    counts: Sequence[int],
+    weights: Tensor,
+    *,
+    reduction: Reduction,
+    normaliser: Normaliser,
+) -> Tensor:
+    """The micro-batch's part of the reduced loss; parts of a step add up to the whole.
+
+    Args:
+        losses: Losses of the tokens in the loss, sequence by sequence, [M].
+        counts: Number of such tokens of each sequence, [B], summing to M.
+        weights: Weight of each sequence, [B].
+        reduction: Which.
+        normaliser: Sizes of the whole optimiser step.
+    """
+    sizes = torch.tensor(list(counts))
+    per_token = torch.repeat_interleave(weights, sizes)
+    if reduction is Reduction.TOKEN_MEAN:
+        return (losses * per_token).sum() / normaliser.num_tokens
+    if reduction is Reduction.SEQ_MEAN_TOKEN_SUM:
+        return (losses * per_token).sum() / normaliser.num_sequences
+    if reduction is Reduction.SEQ_MEAN_TOKEN_MEAN:
+        shares = per_token / torch.repeat_interleave(sizes, sizes)
+        return (losses * shares).sum() / normaliser.num_sequences
+    return (losses * per_token).sum() / (normaliser.num_rows * normaliser.longest)

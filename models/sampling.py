@@ -1,0 +1,102 @@
+"""Sampling of tokens: the distribution, and noise that is a function of seed, sequence and position."""
+
+import hashlib
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Sampling(BaseModel):
+    """The distribution that tokens are sampled from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float = Field(
+        default=1.0, ge=0, le=10, description="Divides the logits; 0 takes the likeliest token."
+    )
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="Smallest probability mass kept; 1 keeps everything."
+    )
+    top_k: int = Field(default=0, ge=0, description="Number of tokens kept; 0 keeps all.")
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens are excluded, so that log-probs are of a renormalised distribution."""
+        return self.top_p < 1 or self.top_k > 0
+
+
+def sequence_key(name: str) -> np.uint64:
+    """The noise key of a sequence, from its id."""
+    return np.uint64(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
+
+
+def uniforms(
+    seed: int, keys: NDArray[np.uint64], positions: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1) that depend on nothing but the arguments.
+
+    Batch order, batch size and placement therefore change no draw. SplitMix64 (Steele et al. 2014)
+    is applied to seed, key and position in turn.
+
+    Args:
+        seed: Seed of the rollout.
+        keys: Key of each sequence, [B].
+        positions: Position of the token to sample in its sequence, [B].
+
+    Returns:
+        float64, [B]
+    """
+    with np.errstate(over="ignore"):
+        state = _mix(np.uint64(seed % 2**64) + _GOLDEN)
+        state = _mix(state ^ keys)
+        state = _mix(state + positions.astype(np.uint64) * _GOLDEN)
+    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def sample(logits: Tensor, draws: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Samples one token per row by inverting the distribution function.
+
+    Args:
+        logits: Scores, float32, [B, V].
+        draws: Uniform numbers, float64, [B].
+        sampling: The distribution.
+
+    Returns:
+        Tokens, int64, [B], and their log-probs under the sampling distribution, float32, [B].
+    """
+    if sampling.temperature == 0:
+        tokens = logits.argmax(-1)
+        return tokens, torch.zeros_like(draws, dtype=torch.float32)
+    log_p = torch.log_softmax(logits / sampling.temperature, dim=-1)
+    if sampling.truncates:
+        log_p = _truncate(log_p, sampling)
+    mass = log_p.double().exp().cumsum_(-1)
+    targets = draws * mass[:, -1]  # the last entry is 1 up to rounding
+    tokens = torch.searchsorted(mass, targets[:, None], right=True).squeeze(-1)
+    tokens = tokens.clamp_(max=logits.shape[-1] - 1)
+    return tokens, log_p.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+def _truncate(log_p: Tensor, sampling: Sampling) -> Tensor:
+    """Excludes tokens outside top-k, then outside top-p, and renormalises."""
+    ordered, order = log_p.sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(log_p.shape[-1])
+    outside = torch.zeros_like(ordered, dtype=torch.bool)
+    if sampling.top_k:
+        outside |= ranks >= sampling.top_k
+        ordered = torch.log_softmax(ordered.masked_fill(outside, -torch.inf), dim=-1)
+    before = ordered.exp().cumsum(-1) - ordered.exp()
+    outside |= before >= sampling.top_p
+    kept = torch.zeros_like(outside).scatter(-1, order, ~outside)
+    return torch.log_softmax(log_p.masked_fill(~kept, -torch.inf), dim=-1)
+
+
+def _mix(state: np.uint64 | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(state ^ (state >> np.uint64(31)), dtype=np.uint64)
