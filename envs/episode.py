@@ -73,7 +73,14 @@ class Episode:
         self.environment = make_environment(tag, split=split)
         self._thinking = thinking
         self._invalid_penalty = invalid_penalty
+        self._clear()
         self._over = True
+
+    def _clear(self) -> None:
+        self._log: list[str] = []
+        self._totals: Counter[str] = Counter()
+        self._turns = self._num_actions = 0
+        self._success = self._terminated = self._truncated = self._over = False
 
     def start(self, *, seed: int, noise_seed: int) -> str:
         """Starts the episode and returns the first user message.
@@ -82,10 +89,7 @@ class Episode:
             seed: Names the instance; shared by the members of a group.
             noise_seed: Names the chance inside the episode; different for each member.
         """
-        self._log: list[str] = []
-        self._totals: Counter[str] = Counter()
-        self._turns = self._num_actions = 0
-        self._success = self._terminated = self._truncated = self._over = False
+        self._clear()
         text, _ = self.environment.reset(seed=seed, options={"noise_seed": noise_seed})
         self._log.append(text)
         return self._prompt(None)

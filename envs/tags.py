@@ -13,6 +13,8 @@ from envs.errors import TagSettingsError, UnknownTagError
 from envs.prompts import PromptStyle
 from envs.registration import BANDIT, FROZEN_LAKE, SOKOBAN, environment_class, register_all
 
+__all__ = ["TAGS", "PromptStyle", "Tag", "get_tag", "make_environment"]
+
 register_all()
 
 

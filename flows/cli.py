@@ -29,12 +29,16 @@ console = Console()
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings by dotted name, e.g. env.tag=Bandit.", show_default=False
+        metavar="[KEY=VALUE]...",
+        help="Settings by dotted name, e.g. env.tag=Bandit.",
+        show_default=False,
     ),
 ]
 StoreFolder = Annotated[
     Path | None,
-    typer.Option("--store", help="Folder of the store. [default: .starpo/store]", show_default=False),
+    typer.Option(
+        "--store", help="Folder of the store. [default: .starpo/store]", show_default=False
+    ),
 ]
 Workers = Annotated[
     int | None,

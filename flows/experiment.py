@@ -119,6 +119,19 @@ def load_experiment(
         raise ExperimentError(_explain(error)) from error
 
 
+def parse_scale(name: str) -> Scale:
+    """The scale of a name.
+
+    Raises:
+        ExperimentError: No such scale.
+    """
+    try:
+        return Scale(name)
+    except ValueError as error:
+        known = ", ".join(Scale)
+        raise ExperimentError(f"unknown scale `{name}`\nhint: known are {known}") from error
+
+
 def parse_overrides(arguments: list[str]) -> dict[str, Any]:
     """`key=value` arguments as a mapping; values are read as YAML.
 

@@ -10,11 +10,13 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from rich.console import Console
 
+from flows.evaluation import evaluate_policy
 from flows.experiment import ROOT, Experiment, Scale, load_experiment
 from flows.progress import TrainingProgress
 from flows.summary import Summary, markdown, summarise_run
 from flows.train import Training
 from tasks.lanes import Lanes
+from tasks.provenance import provenance
 from tasks.stage import Runtime
 from tasks.store import Store
 from tasks.tracking import Tracker
@@ -52,6 +54,27 @@ def train(
     return summary.model_dump(mode="json")
 
 
+@flow(name="starpo", flow_run_name="evaluate {policy}", persist_result=False)
+def evaluate(
+    policy: str,
+    overrides: dict[str, Any] | None = None,
+    store: str | None = None,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """Plays held-out episodes with a policy, in the environment that it was trained on.
+
+    Args:
+        policy: Folder of a policy in Hugging Face form.
+        overrides: Settings by dotted name, e.g. `{"evaluate.instances": 512}`.
+        store: Folder of the store; the checkout's own when not given.
+        workers: Processes that compute lanes; changes no result.
+    """
+    place = Store(Path(store) if store else STORE)
+    with place.writer(purpose=f"evaluating {policy}"), Lanes(workers=workers or 2) as lanes:
+        runtime = Runtime(store=place, lanes=lanes)
+        return evaluate_policy(Path(policy), overrides or {}, runtime=runtime)
+
+
 def run_experiment(
     experiment: Experiment, *, store: Store, workers: int, logger: logging.Logger
 ) -> Summary:
@@ -85,9 +108,10 @@ def run_experiment(
             progress.show(iteration, metrics)
 
         outcome = Training(experiment, runtime, observe=observe).run()
-        tracker.finish(outcome.ending.value, outcome.reason)
         if outcome.report is not None:
-            tracker.log_artifact(store.path(outcome.report))
+            tracker.log_artifact(store.path(outcome.report), name="report.html")
+        tracker.log_links({"policy": outcome.policy.digest, "commit": provenance()["commit"]})
+        tracker.finish(outcome.ending.value, outcome.reason)
         total_s = time.perf_counter() - started
         return summarise_run(experiment, outcome, runtime=runtime, total_s=total_s)
 

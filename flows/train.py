@@ -22,6 +22,8 @@ from tasks.store import Reference
 from tasks.update import UpdateJobSettings, update
 from tasks.warmstart import WarmstartJobSettings, warmstart
 
+MAX_CUT_SHARE = 0.2
+
 
 class Ending(StrEnum):
     """Why training ended."""
@@ -49,7 +51,19 @@ class Outcome:
     trajectories: dict[int, Reference] = field(default_factory=dict)
     ending: Ending = Ending.FINISHED
     reason: str = ""
+    warnings: list[str] = field(default_factory=list)
     report: Reference | None = None
+
+
+def first_warnings(metrics: dict[str, float]) -> list[str]:
+    """What a person should know after the first iteration (C1)."""
+    cut = metrics["rollout/replies_cut"]
+    if cut <= MAX_CUT_SHARE:
+        return []
+    return [
+        f"{cut:.0%} of the first replies were cut at the token limit before their stop token; "
+        "raise `rollout.max_reply_tokens`"
+    ]
 
 
 Observer = Callable[[int, dict[str, float]], None]
@@ -77,6 +91,8 @@ class Training:
             if iteration % settings.evaluate_every == 0:
                 metrics |= self._evaluate(outcome, iteration)
             metrics |= self._iterate(outcome, iteration)
+            if iteration == 0:
+                outcome.warnings += first_warnings(metrics)
             outcome.history[iteration] = metrics
             self.observe(iteration, metrics)
             skipped = skipped + 1 if metrics["update/steps"] == 0 else 0

@@ -72,7 +72,11 @@ class DecoderConfig:
             raise UnsupportedArchitectureError(
                 f"rotary embedding of type `{rope['rope_type']}`\nhint: supported is `default`"
             )
-        if config.get("attention_bias") or config.get("mlp_bias") or config.get("use_sliding_window"):
+        if (
+            config.get("attention_bias")
+            or config.get("mlp_bias")
+            or config.get("use_sliding_window")
+        ):
             raise UnsupportedArchitectureError(
                 "attention_bias, mlp_bias or a sliding window is set\nhint: supported is none"
             )

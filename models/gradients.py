@@ -13,11 +13,11 @@ from models.decoder import Decoder, DecoderConfig
 from models.errors import TrainingDataError
 from models.log_probs import packed_log_probs
 from models.losses import (
+    KLEstimator,
     LossSettings,
     Normaliser,
     clipped_policy_loss,
     kl_estimate,
-    KLEstimator,
     reduce_losses,
     value_loss,
 )
@@ -172,7 +172,7 @@ def _backward(
         "gap": float(difference.detach().abs().sum()),
     }
     if critic is not None:
-        numbers |= _critic_backward(critic, batch, tokens, lengths, counts, weights, job)
+        numbers |= _critic_backward(critic, batch, tokens=tokens, job=job)
     for name, value in numbers.items():
         sums[name] = sums.get(name, 0.0) + value
     if len(losses):
@@ -180,15 +180,9 @@ def _backward(
 
 
 def _critic_backward(
-    critic: Critic,
-    batch: list[TrainingSequence],
-    tokens: Tensor,
-    lengths: list[int],
-    counts: list[int],
-    weights: Tensor,
-    job: GradientJob,
+    critic: Critic, batch: list[TrainingSequence], *, tokens: Tensor, job: GradientJob
 ) -> dict[str, float]:
-    masks = [item.sampled for item in batch]
+    lengths, masks = [len(item.tokens) for item in batch], [item.sampled for item in batch]
     wanted = torch.nonzero(torch.from_numpy(np.concatenate(masks))).squeeze(-1)
     values = critic.values(tokens, lengths).index_select(0, wanted - 1)
     returns = _masked([item.returns for item in batch], masks)
@@ -199,7 +193,11 @@ def _critic_backward(
         clip=job.loss.value_clip,
     )
     loss = reduce_losses(
-        losses, counts, weights, reduction=job.loss.reduction, normaliser=job.normaliser
+        losses,
+        [int(mask.sum()) for mask in masks],
+        torch.tensor([item.weight for item in batch]),
+        reduction=job.loss.reduction,
+        normaliser=job.normaliser,
     )
     loss.backward()  # type: ignore[no-untyped-call]
     return {

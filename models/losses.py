@@ -77,7 +77,7 @@ class Normaliser:
 def clipped_policy_loss(
     ratio: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> Tensor:
-    """PPO's clipped loss per token, with separate bounds and dual clip (arXiv 1707.06347, 1912.09729).
+    """PPO's clipped loss per token, separate bounds, dual clip (arXiv 1707.06347, 1912.09729).
 
     Args:
         ratio: Policy over sampler, [M].
@@ -86,9 +86,7 @@ def clipped_policy_loss(
         clip_high: Upper bound is 1 + clip_high.
         dual_clip: For negative advantages the loss is at most -advantage x dual_clip.
     """
-    loss = torch.maximum(
-        -advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high)
-    )
+    loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high))
     if dual_clip is None:
         return loss
     return torch.where(advantage < 0, torch.minimum(loss, -advantage * dual_clip), loss)

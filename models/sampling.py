@@ -1,4 +1,4 @@
-"""Sampling of tokens: the distribution, and noise that is a function of seed, sequence and position."""
+"""Sampling of tokens: the distribution, and noise from seed, sequence and position alone."""
 
 import hashlib
 
@@ -26,7 +26,7 @@ class Sampling(BaseModel):
 
     @property
     def truncates(self) -> bool:
-        """Whether some tokens are excluded, so that log-probs are of a renormalised distribution."""
+        """Whether some tokens are excluded, and the log-probs of the others renormalised."""
         return self.top_p < 1 or self.top_k > 0
 
 

@@ -1,6 +1,6 @@
-"""Advantage: how much better each sampled token did than expected, for the groups that were kept."""
+"""Advantage: how much better each sampled token did than expected, in the kept groups."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -182,6 +182,16 @@ def kept_rows(trajectories: pa.Table, groups: pa.Table) -> pa.Table:
     return trajectories.filter(pc.and_(pc.is_in(trajectories["group"], kept), alive))
 
 
+def without_cut_replies(rows: pa.Table, estimates: CriticEstimates) -> CriticEstimates:
+    """The estimates with advantage 0 for episodes that have a reply cut at the token limit."""
+    cut = ["length" in reasons for reasons in rows["stop_reasons"].to_pylist()]
+    advantages = [
+        np.zeros_like(row) if masked else row
+        for row, masked in zip(estimates.advantages, cut, strict=True)
+    ]
+    return replace(estimates, advantages=advantages)
+
+
 @stage("advantage", version=1)
 def advantage(job: Job[AdvantageJobSettings]) -> None:
     """Estimates advantages for the kept groups of a rollout."""
@@ -189,6 +199,7 @@ def advantage(job: Job[AdvantageJobSettings]) -> None:
     rollout = read_shard(job.inputs["trajectories"], kind=Kind.TRAJECTORIES)
     groups = read_shard(job.inputs["groups"], kind=Kind.GROUPS)
     rows = kept_rows(rollout.table, groups.table)
+    masked = rollout.metadata["cut_replies"] == "mask"
     if settings.needs_critic:
         values = _values(rows, job.inputs["policy"], lanes=job.lanes, num_lanes=job.settings.lanes)
         estimates = critic_estimates(rows, values, settings=settings)
@@ -196,6 +207,8 @@ def advantage(job: Job[AdvantageJobSettings]) -> None:
         advantages = group_estimates(rows, settings=settings)
         zeros = [np.zeros(len(row)) for row in advantages]
         estimates = CriticEstimates(advantages, zeros, zeros)
+    if masked:
+        estimates = without_cut_replies(rows, estimates)
     table = pa.table(
         {
             **{name: rows[name] for name in ("episode", "sequence", "group", "weight")},

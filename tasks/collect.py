@@ -35,6 +35,7 @@ class Collection:
         weight_digest: Digest of its `model.safetensors`.
         policy_version: Number of updates behind it.
         seed: Of the sampling noise.
+        cut_penalty: Subtracted in a turn whose reply was cut at the limit.
     """
 
     policy: Path
@@ -45,6 +46,7 @@ class Collection:
     sampling: Sampling
     max_reply_tokens: int
     seed: int
+    cut_penalty: float
     episodes: tuple[EpisodeRequest, ...]
 
 
@@ -148,6 +150,7 @@ class _Player:
     def answer(self, completion: Completion) -> None:
         """Takes the sampled reply and plays it."""
         reply = self.renderer.decode_reply(completion.tokens)
+        stopped = completion.stop_reason is StopReason.STOP_TOKEN
         self._append(completion.tokens, completion.logprobs, turn=len(self.turns))
         try:
             result = self.episode.act(reply)
@@ -161,13 +164,12 @@ class _Player:
             actions=result.actions,
             valid=result.valid,
             reward=result.reward,
-            penalty=result.penalty,
+            penalty=result.penalty - (0.0 if stopped else self.collection.cut_penalty),
         )
         if result.next_prompt is None:
             self.status = Status.FINISHED if result.terminated else Status.TRUNCATED
             return
         self.prompt = result.next_prompt
-        stopped = completion.stop_reason is StopReason.STOP_TOKEN
         self._append(self.renderer.next_prompt_suffix(self.prompt, reply_stopped=stopped))
 
     def trajectory(self, weight_digest: str) -> Trajectory:

@@ -5,7 +5,9 @@ import math
 from scipy.stats import binomtest
 
 
-def wilson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
+def wilson_interval(
+    successes: int, trials: int, *, confidence: float = 0.95
+) -> tuple[float, float]:
     """Wilson's score interval of a success rate (Wilson 1927).
 
     Args:

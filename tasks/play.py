@@ -1,6 +1,6 @@
 """Playing episodes inside a stage: what `rollout` and `evaluate` have in common."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +53,8 @@ def play(
     max_reply_tokens: int,
     num_lanes: int,
     noise_seed: int,
+    cut_penalty: float = 0.0,
+    facts: Mapping[str, str] | None = None,
 ) -> pa.Table:
     """Plays episodes with the job's policy and writes them as the output `trajectories`.
 
@@ -65,6 +67,8 @@ def play(
         max_reply_tokens: Limit of a reply.
         num_lanes: Parts that the work is split into.
         noise_seed: Of the sampling noise.
+        cut_penalty: Cost of a reply that was cut at the limit.
+        facts: Further metadata of the shard.
 
     Returns:
         The shard's table.
@@ -79,6 +83,7 @@ def play(
         sampling=sampling,
         max_reply_tokens=max_reply_tokens,
         seed=noise_seed,
+        cut_penalty=cut_penalty,
         episodes=episodes,
     )
     table = trajectory_table(collect(collection, lanes=job.lanes, num_lanes=num_lanes))
@@ -90,5 +95,6 @@ def play(
         thinking=environment.thinking,
         engine=ENGINE,
         asked=len(episodes),
+        **(facts or {}),
     )
     return table

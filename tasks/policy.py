@@ -14,7 +14,6 @@ from tasks.errors import SettingsError
 from tasks.store import Reference, Store
 
 
-
 class PolicySettings(BaseModel):
     """Where the first policy comes from."""
 

@@ -1,5 +1,7 @@
 """Rollout: the policy plays `groups` x `group_size` training episodes into a shard."""
 
+from enum import StrEnum
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from envs.base import Split
@@ -10,6 +12,17 @@ from tasks.play import group_members, play
 from tasks.stage import Job, stage
 from tasks.summary import summarise
 from tasks.trajectories import EpisodeRequest
+
+
+class CutReplies(StrEnum):
+    """What becomes of replies that reached the token limit before their stop token (C2)."""
+
+    KEEP = "keep"
+    """They are learned from like any other."""
+    MASK = "mask"
+    """Their episodes count in the group's comparison but are not learned from."""
+    PENALISE = "penalise"
+    """Their turn costs `rollout.cut_penalty`."""
 
 
 class RolloutSettings(BaseModel):
@@ -23,6 +36,12 @@ class RolloutSettings(BaseModel):
         default=Sampling(), description="Distribution that training episodes are sampled from."
     )
     max_reply_tokens: int = Field(default=64, ge=1, description="Limit of a reply, in tokens.")
+    cut_replies: CutReplies = Field(
+        default=CutReplies.KEEP, description="What becomes of replies cut at the limit."
+    )
+    cut_penalty: float = Field(
+        default=0.5, ge=0, description="Cost of a cut reply when they are penalised."
+    )
     lanes: int = Field(
         default=2, ge=1, description="Parts that the work is split into; workers compute them."
     )
@@ -78,5 +97,7 @@ def rollout(job: Job[RolloutJobSettings]) -> None:
         max_reply_tokens=settings.max_reply_tokens,
         num_lanes=settings.lanes,
         noise_seed=derive_seed(job.seed, "rollout noise", iteration),
+        cut_penalty=settings.cut_penalty if settings.cut_replies is CutReplies.PENALISE else 0.0,
+        facts={"cut_replies": settings.cut_replies.value},
     )
     job.metrics = summarise(table, prefix="rollout")

@@ -48,9 +48,7 @@ def update(job: Job[UpdateJobSettings]) -> None:
         sampling=settings.sampling.model_dump(mode="json"),
     )
     check_advantages(trajectories, advantages)
-    state = load_state(
-        policy, settings=settings.update.optimiser, with_critic=settings.with_critic
-    )
+    state = load_state(policy, settings=settings.update.optimiser, with_critic=settings.with_critic)
     job.metrics = update_policy(
         state,
         training_sequences(trajectories.table, advantages.table),

@@ -1,14 +1,13 @@
 """Warm start: a nano policy learns format and easy play from imperfect solver demonstrations.
 
-It stands in for pre-training: reinforcement learning starts from what it leaves, and everything that
-shows such a policy calls it a warm start.
+It stands in for pre-training: reinforcement learning starts from what it leaves, and everything
+that shows such a policy calls it a warm start.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from envs.base import Split
@@ -33,7 +32,7 @@ class WarmstartSettings(BaseModel):
     episodes: int = Field(default=4800, ge=1, description="Demonstrated episodes.")
     environment: dict[str, Any] = Field(
         default_factory=dict,
-        description="Settings of the environment that differ in demonstrations, e.g. easier levels.",
+        description="Settings of the environment in demonstrations, e.g. easier levels.",
     )
     demonstrations: DemonstrationSettings = Field(
         default=DemonstrationSettings(), description="How imperfect the demonstrations are."

@@ -41,7 +41,7 @@ class KeyValueCache:
         return len(self._slot)
 
     def place(self, keys: list[str], *, length: int) -> None:
-        """Gives the sequences slots 0, 1, … in the order given, with room for `length` positions."""
+        """Gives the sequences slots 0, 1, … in this order, with room for `length` positions."""
         for name in keys:
             if name not in self._slot:
                 self._slot[name] = len(self._slot)

@@ -259,7 +259,9 @@ class _Network:
             keys, values = self.cache.keys[index], self.cache.values[index]
             keys[slots, :, positions] = k
             values[slots, :, positions] = v
-            y = _attend(q, keys[: len(tokens), :, :longest], values[: len(tokens), :, :longest], bias)
+            y = _attend(
+                q, keys[: len(tokens), :, :longest], values[: len(tokens), :, :longest], bias
+            )
             x = layer.finish(x, y)
         return self._logits(x)
 

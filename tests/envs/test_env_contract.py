@@ -42,6 +42,7 @@ for name, tag in sorted(TAGS.items()):
             text, _ = environment.reset(seed=seed)
             step = environment.step(environment.action_names[seed % len(environment.action_names)])
             texts[f"{name} {split} {seed}"] = [text, *step]
+print(json.dumps(texts))
 """
 
 
@@ -115,20 +116,23 @@ def test_the_checker_finds_an_invalid_action_that_acts():
 
 
 def test_a_seed_means_the_same_in_other_processes_and_in_threads():
-    namespace: dict = {}
-    exec(compile(FIRST_OBSERVATIONS, "first", "exec"), namespace)  # noqa: S102 - our own text
-    here = json.dumps(namespace["texts"])
     root = Path(__file__).parents[2]
-    script = FIRST_OBSERVATIONS + "print(json.dumps(texts))"
-    for salt in ("1", "2"):
-        other = subprocess.run(
-            [sys.executable, "-c", script],
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", FIRST_OBSERVATIONS],
             env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": str(root)},
             capture_output=True,
             text=True,
             check=True,
-        )
-        assert other.stdout.strip() == here
+        ).stdout
+        for salt in ("1", "2")
+    ]
+    assert printed[0] == printed[1]
+    texts = json.loads(printed[0])
+    assert len(texts) == 20 * len(TAGS)
+    for seed in range(10):
+        environment = make_environment(get_tag("FrozenLake"), split=Split.TRAIN)
+        assert environment.reset(seed=seed)[0] == texts[f"FrozenLake train {seed}"][0]
 
     def first(seed: int) -> str:
         environment = make_environment(get_tag("ShortSokoban"), split=Split.TRAIN)

@@ -1,0 +1,47 @@
+"""Defaults of the process environment: no telemetry, nothing fetched at run time, quiet libraries.
+
+Applied by the command line, the services and the tests before anything heavy is imported; a value
+that the user has set is kept.
+"""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / ".starpo"
+
+DEFAULTS = {
+    # no telemetry
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    # nothing is fetched at run time
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    # one thread a process: work is spread over processes (tasks.lanes)
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # quiet terminals
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "TRANSFORMERS_VERBOSITY": "error",
+    # this checkout's own Prefect home, results and servers
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_TRACKING_URI": f"sqlite:///{ROOT / 'mlruns' / 'mlflow.db'}",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "",
+    "PREFECT_HOME": str(STATE / "prefect"),
+    "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(STATE / "prefect" / "results"),
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+}
+
+
+def apply() -> None:
+    """Sets what the user has not set."""
+    for name, value in DEFAULTS.items():
+        if value:
+            os.environ.setdefault(name, value)

@@ -1,0 +1,202 @@
+"""Tracking: one MLflow run per experiment, in SQLite and files below `mlruns/`.
+
+The only file that imports MLflow. A run is found again by the experiment's digest, so a resumed
+experiment continues its run and logs no step twice; a run that a killed process left RUNNING is
+closed at the next start.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.tracking import MlflowClient
+
+PROGRESS_METRIC = "train/iteration"
+MAX_BATCH = 900
+MAX_PARAM_CHARACTERS = 500
+
+
+class RunState(StrEnum):
+    """States of an MLflow run, in MLflow's words."""
+
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+
+
+class Tracker:
+    """The MLflow run of one experiment; use as a context manager.
+
+    A body that raises leaves the run FAILED, one that is interrupted leaves it KILLED.
+    """
+
+    def __init__(self, client: MlflowClient, run_id: str, *, last_iteration: int) -> None:
+        self._client, self.run_id = client, run_id
+        self._last_iteration = last_iteration
+        self._ended = False
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        *,
+        experiment: str,
+        run_key: str,
+        name: str,
+        parameters: Mapping[str, str | int | float | bool],
+        tags: Mapping[str, str] | None = None,
+    ) -> "Tracker":
+        """Starts or continues the run of an experiment.
+
+        Args:
+            root: Folder that holds `mlruns/`.
+            experiment: MLflow experiment that the run belongs to.
+            run_key: Stable identity of the run: the experiment's digest.
+            name: Shown in the interface.
+            parameters: Flat settings.
+            tags: Further tags.
+        """
+        client = open_client(root)
+        experiment_id = _experiment_id(client, experiment, root)
+        close_abandoned(client, experiment_id)
+        found = client.search_runs([experiment_id], f"tags.`starpo.digest` = '{run_key}'")
+        if found:
+            run = found[0]
+            client.update_run(run.info.run_id, status=RunState.RUNNING.value)
+        else:
+            run = client.create_run(experiment_id, run_name=name)
+            values = [
+                Param(key, str(value)[:MAX_PARAM_CHARACTERS]) for key, value in parameters.items()
+            ]
+            client.log_batch(run.info.run_id, params=values)
+        run_id: str = run.info.run_id
+        marks = {"starpo.digest": run_key, "starpo.process": this_process(), **(tags or {})}
+        client.log_batch(run_id, tags=[RunTag(key, value) for key, value in marks.items()])
+        last = int(run.data.metrics.get(PROGRESS_METRIC, -1))
+        return cls(client, run_id, last_iteration=last)
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Logs an iteration's metrics in one call; an iteration that is there is left alone."""
+        if iteration <= self._last_iteration:
+            return
+        now = _milliseconds()
+        values = [Metric(_safe(key), value, now, iteration) for key, value in metrics.items()]
+        values.append(Metric(PROGRESS_METRIC, iteration, now, iteration))
+        for start in range(0, len(values), MAX_BATCH):
+            self._client.log_batch(self.run_id, metrics=values[start : start + MAX_BATCH])
+        self._last_iteration = iteration
+
+    def log_artifact(self, path: Path, *, name: str) -> None:
+        """Copies a file to the run's artifacts under a readable name."""
+        self._client.log_text(self.run_id, path.read_text(), name)
+
+    def log_links(self, links: Mapping[str, str]) -> None:
+        """Tags the run with digests or paths of what it produced."""
+        tags = [RunTag(f"starpo.{key}", value) for key, value in links.items()]
+        self._client.log_batch(self.run_id, tags=tags)
+
+    def finish(self, ending: str, reason: str = "") -> None:
+        """Ends the run; `ending` and `reason` become tags."""
+        self.log_links({"ending": ending, "reason": reason or "none"})
+        self._end(RunState.FINISHED)
+
+    def __enter__(self) -> "Tracker":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ended:
+            return
+        if kind is None or issubclass(kind, Exception):
+            self._end(RunState.FAILED)
+        else:
+            self._end(RunState.KILLED)
+
+    def _end(self, state: RunState) -> None:
+        self._client.set_terminated(self.run_id, status=state.value)
+        self._ended = True
+
+
+def open_client(root: Path) -> MlflowClient:
+    """A client of the store below `root`; creates the database once, whoever comes first."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    folder = root.absolute() / "mlruns"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _exclusive(folder / ".lock"):
+        client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+        client.search_experiments(max_results=1)
+    return client
+
+
+def close_abandoned(client: MlflowClient, experiment_id: str) -> list[str]:
+    """Sets runs to KILLED whose process is gone; returns their ids."""
+    closed = []
+    for run in client.search_runs([experiment_id], "attributes.status = 'RUNNING'"):
+        process = run.data.tags.get("starpo.process", "")
+        if not _is_alive(process):
+            client.set_terminated(run.info.run_id, status=RunState.KILLED.value)
+            closed.append(run.info.run_id)
+    return closed
+
+
+def this_process() -> str:
+    """Host, process id and start time: names this process among all that ever had its id."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_start_time(os.getpid())}"
+
+
+def _is_alive(process: str) -> bool:
+    """Whether a process named by `this_process` runs; one of another host counts as running."""
+    host, _, rest = process.partition(":")
+    if host != socket.gethostname():
+        return bool(process)
+    identifier, _, started = rest.partition(":")
+    return _start_time(int(identifier)) == started
+
+
+def _start_time(process: int) -> str:
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+    return "gone" if fields[0] == "Z" else fields[19]
+
+
+def _experiment_id(client: MlflowClient, name: str, root: Path) -> str:
+    with _exclusive(root.absolute() / "mlruns" / ".lock"):
+        found = client.get_experiment_by_name(name)
+        if found is not None:
+            identifier: str = found.experiment_id
+            return identifier
+        location = (root.absolute() / "mlruns" / "artifacts" / name).as_uri()
+        created: str = client.create_experiment(name, artifact_location=location)
+        return created
+
+
+@contextlib.contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _safe(name: str) -> str:
+    """MLflow allows letters, digits and `_-. /:` in names of metrics."""
+    return name.replace("@", "_at_")
+
+
+def _milliseconds() -> int:
+    return int(time.time() * 1000)
