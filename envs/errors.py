@@ -62,10 +62,3 @@ class ResetOptionsError(EnvsError, ValueError):
 
 class EpisodeFailure(EnvsError, RuntimeError):
     """An environment, or a server behind it, failed during an episode: the episode is errored."""
-
-
-class EpisodeFailure(EnvsError, RuntimeError):
-    """An episode that cannot go on for a reason outside the policy: a server or sandbox failed.
-
-    The episode is recorded as errored, with this text as its reason; it is not an observation.
-    """

@@ -33,7 +33,6 @@ DEFAULTS = {
     # this checkout's own Prefect home, results and servers
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_TRACKING_URI": f"sqlite:///{ROOT / 'mlruns' / 'mlflow.db'}",
-    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "",
     "PREFECT_HOME": str(STATE / "prefect"),
     "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(STATE / "prefect" / "results"),
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
@@ -43,5 +42,5 @@ DEFAULTS = {
 def apply() -> None:
     """Sets what the user has not set."""
     for name, value in DEFAULTS.items():
-        if value:
-            os.environ.setdefault(name, value)
+        os.environ.setdefault(name, value)
+    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
