@@ -171,7 +171,7 @@ def up() -> None:
     from flows.experiment import ROOT
     from flows.services import up as run_services
 
-    run_services(ROOT)
+    run_services(ROOT, console=console)
 
 
 def main() -> None:

@@ -8,18 +8,14 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
 
 from flows.errors import ServerError
-
-START_TIMEOUT_S = 120.0
-LONGEST_WAIT_S = 0.25
+from flows.processes import Leashed
 
 # services that a server of one command does not need
 _SERVICES_OFF = {
@@ -42,27 +38,20 @@ class OwnServer:
 
     Args:
         state: The checkout's `.starpo` folder.
+        port: Port on loopback.
+        environment: Settings of the server.
     """
 
-    def __init__(self, state: Path) -> None:
-        (state / "logs").mkdir(parents=True, exist_ok=True)
-        self.log = state / "logs" / "prefect-server.log"
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}/api"
-        with self.log.open("w") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-m", "flows.server_process", str(self.port)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env={
-                    **os.environ,
-                    **_SERVICES_OFF,
-                    "PREFECT_API_URL": "",
-                    "PREFECT_UI_ENABLED": "0",
-                },
-                start_new_session=True,  # Ctrl-C is for the command, which then ends the server
-            )
+    def __init__(self, state: Path, *, port: int, environment: Mapping[str, str]) -> None:
+        self.url = f"http://127.0.0.1:{port}/api"
+        command = [sys.executable, "-m", "uvicorn", "--factory", "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--log-level", "warning"]
+        command += ["prefect.server.api.server:create_app"]
+        self.child = Leashed(
+            command,
+            log=state / "logs" / "prefect-server.log",
+            environment={**environment, "PREFECT_API_URL": ""},
+        )
 
     def wait(self) -> str:
         """Waits until the server answers.
@@ -73,22 +62,12 @@ class OwnServer:
         Raises:
             ServerError: It died or did not answer in time; the message has the end of its log.
         """
-        deadline, wait_s = time.monotonic() + START_TIMEOUT_S, 0.02
-        while not is_healthy(self.url):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                tail = "\n".join(self.log.read_text().splitlines()[-15:])
-                raise ServerError(
-                    f"the Prefect server did not start (log `{self.log}`):\n{tail}\n"
-                    "hint: `starpo doctor` checks ports, disk and packages"
-                )
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        self.child.wait_until(lambda: is_healthy(self.url), what="the Prefect server")
         return self.url
 
     def stop(self) -> None:
         """Ends the server."""
-        self._process.kill()  # its state is in SQLite; nothing is lost
-        self._process.wait()
+        self.child.stop()
 
 
 @contextlib.contextmanager
@@ -108,7 +87,7 @@ def prefect_server(root: Path) -> Iterator[str]:
         with _configured(found):
             yield found
         return
-    server = OwnServer(root / ".starpo")
+    server = OwnServer(root / ".starpo", port=free_port(), environment=_SERVICES_OFF)
     try:
         import flows.starpo  # noqa: F401, PLC0415 - imports while the server starts
 

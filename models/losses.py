@@ -12,6 +12,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+SMALLEST_SIZE = 1e-9  # keeps a step without any weight finite: its losses are then 0 as well
+
 
 class Reduction(StrEnum):
     """How token losses become one number."""
@@ -64,14 +66,33 @@ class Normaliser:
     Attributes:
         num_tokens: Weighted number of tokens in the loss.
         num_sequences: Weighted number of sequences that have such a token.
-        num_rows: Number of sequences.
-        longest: Length of the longest sequence.
+        num_rows: Weighted number of sequences; a row of weight 0 is padding and counts nowhere.
+        longest: Length of the longest sequence, tokens.
     """
 
     num_tokens: float
     num_sequences: float
-    num_rows: int
+    num_rows: float
     longest: int
+
+    @classmethod
+    def of(
+        cls, counts: Sequence[int], *, weights: Sequence[float], longest: int
+    ) -> "Normaliser":
+        """Sizes of a step from those of its sequences.
+
+        Args:
+            counts: Tokens in the loss of each sequence, [B].
+            weights: Weight of each sequence, [B].
+            longest: Length of the longest sequence that weighs something, tokens.
+        """
+        pairs = list(zip(counts, weights, strict=True))
+        return cls(
+            num_tokens=max(sum(count * weight for count, weight in pairs), SMALLEST_SIZE),
+            num_sequences=max(sum(weight for count, weight in pairs if count), SMALLEST_SIZE),
+            num_rows=max(sum(weights), SMALLEST_SIZE),
+            longest=longest,
+        )
 
 
 def clipped_policy_loss(

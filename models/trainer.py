@@ -211,13 +211,10 @@ def _jobs(
 
 def normaliser_of(batch: Sequence[TrainingSequence]) -> Normaliser:
     """Sizes of an optimiser step."""
-    counts = [int(item.sampled.sum()) for item in batch]
-    pairs = list(zip(batch, counts, strict=True))
-    return Normaliser(
-        num_tokens=max(sum(item.weight * count for item, count in pairs), 1e-9),
-        num_sequences=max(sum(item.weight for item, count in pairs if count), 1e-9),
-        num_rows=len(batch),
-        longest=max(len(item.tokens) for item in batch),
+    return Normaliser.of(
+        [int(item.sampled.sum()) for item in batch],
+        weights=[item.weight for item in batch],
+        longest=max((len(item.tokens) for item in batch if item.weight > 0), default=1),
     )
 
 

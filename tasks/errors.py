@@ -35,3 +35,7 @@ class GateError(TasksError, ValueError):
 
 class LaneError(TasksError, RuntimeError):
     """A worker process failed or died while it computed a lane."""
+
+
+class ReferenceFolderError(TasksError, ValueError):
+    """A folder of reference numbers that cannot be checked."""
