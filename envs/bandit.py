@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from envs.base import Split, TextEnvironment
 from envs.grids import paint
 from envs.seeding import generator
+from envs.splits import split_of
 
 Pair = tuple[str, str]
 
@@ -44,20 +45,21 @@ UNSEEN_PAIRS: tuple[Pair, ...] = (
 """(safe, risky) professions that occur in no training pair."""
 
 RECOMBINED_PAIRS: tuple[Pair, ...] = tuple(
-    (TRAINING_PAIRS[index][0], TRAINING_PAIRS[(index + 5) % len(TRAINING_PAIRS)][1])
-    for index in range(len(UNSEEN_PAIRS))
+    (safe, risky) for safe, _ in TRAINING_PAIRS for _, risky in TRAINING_PAIRS
 )
-"""(safe, risky) professions known from training that never met there."""
+"""Every (safe, risky) pair of the training professions; a stable hash splits them."""
 
 
-class EvaluationNames(StrEnum):
-    """Which professions the evaluation pairs use.
+class Names(StrEnum):
+    """Which professions meet, and how evaluation differs from training.
 
-    UNSEEN: other professions; a policy must know what a name suggests.
-    RECOMBINED: the training professions in other pairs; fit for a policy that knows no language.
+    PAIRS: twelve fixed pairs, and eight of other professions for evaluation; a policy must know
+        what a name suggests.
+    RECOMBINED: all pairs of the training professions, four in five for training; fit for a policy
+        that knows no language and cannot copy a name that it never wrote.
     """
 
-    UNSEEN = "unseen"
+    PAIRS = "pairs"
     RECOMBINED = "recombined"
 
 
@@ -78,9 +80,8 @@ class BanditSettings(BaseModel):
     swapped: bool = Field(
         default=False, description="whether the name that suggests safety is the risky arm"
     )
-    evaluation_names: EvaluationNames = Field(
-        default=EvaluationNames.UNSEEN,
-        description="professions of the evaluation pairs: unseen | recombined",
+    names: Names = Field(
+        default=Names.PAIRS, description="how professions meet in pairs: pairs | recombined"
     )
 
 
@@ -101,7 +102,8 @@ class Bandit(TextEnvironment):
         render_mode: str | None = None,
     ):
         super().__init__(settings, split=split, render_mode=render_mode)
-        self._pair: Pair = TRAINING_PAIRS[0]
+        self._pairs = self.pairs()
+        self._pair: Pair = self._pairs[0]
         self._risky_index = 0
         self._pulled: int | None = None
         self._noise = self._player = generator("bandit")
@@ -109,15 +111,13 @@ class Bandit(TextEnvironment):
 
     def pairs(self) -> tuple[Pair, ...]:
         """Returns the (suggests safety, suggests risk) names of this split."""
-        if self.split is Split.TRAIN:
-            return TRAINING_PAIRS
-        if self.settings.evaluation_names is EvaluationNames.UNSEEN:
-            return UNSEEN_PAIRS
-        return RECOMBINED_PAIRS
+        if self.settings.names is Names.RECOMBINED:
+            return tuple(pair for pair in RECOMBINED_PAIRS if split_of("|".join(pair)) is self.split)
+        return TRAINING_PAIRS if self.split is Split.TRAIN else UNSEEN_PAIRS
 
     def _begin(self, seed: int, noise: random.Random) -> None:
         draw = generator("bandit", self.split, seed)
-        self._pair = draw.choice(self.pairs())
+        self._pair = draw.choice(self._pairs)
         names = list(self._pair)
         draw.shuffle(names)
         self._name_actions(names)

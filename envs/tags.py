@@ -158,7 +158,7 @@ TAGS: Mapping[str, Tag] = _table(
         max_turns=1,
         max_actions=1,
         max_actions_per_turn=1,
-        compact_settings={"evaluation_names": "recombined"},
+        compact_settings={"names": "recombined"},
     ),
     Tag(
         name="BanditReversed",
@@ -168,7 +168,7 @@ TAGS: Mapping[str, Tag] = _table(
         max_turns=1,
         max_actions=1,
         max_actions_per_turn=1,
-        compact_settings={"evaluation_names": "recombined"},
+        compact_settings={"names": "recombined"},
     ),
     Tag(
         name="SimpleSokoban",

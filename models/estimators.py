@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import GroupError
+from models.errors import GroupError, TrainingDataError
 
 Array = NDArray[np.float64]
 
@@ -23,6 +23,14 @@ class GroupEstimator(StrEnum):
     """R - mean (arXiv 2503.20783)."""
     RLOO = "rloo"
     """R - mean of the others (arXiv 2402.14740)."""
+
+
+FLAT_SPREAD = {
+    GroupEstimator.GRPO: 1e-6,
+    GroupEstimator.DR_GRPO: 1e-6,
+    GroupEstimator.RLOO: 1e-12,  # nothing is divided: only rounding has to go
+}
+"""Standard deviation, relative to max(1, largest |return|), up to which a group is flat."""
 
 
 def gae(
@@ -83,7 +91,16 @@ def bilevel_gae(
 
     Returns:
         Advantages and returns, [T] each, 0 where not sampled.
+
+    Raises:
+        TrainingDataError: A turn has a reward and no token, or tokens and no reward.
     """
+    found = np.unique(turn[turn >= 0])
+    if not np.array_equal(found, np.arange(len(turn_rewards))):
+        raise TrainingDataError(
+            f"{len(turn_rewards)} turn rewards for the turns {found.tolist()}\n"
+            "hint: turns count from 0, and each has a reward and at least one sampled token"
+        )
     advantages, returns = np.zeros(len(values)), np.zeros(len(values))
     next_value, next_advantage = bootstrap_value, 0.0
     for index in range(len(turn_rewards) - 1, -1, -1):
@@ -137,7 +154,7 @@ def group_advantages(
     deviation = np.sqrt(np.bincount(places, weights=centred**2) / (sizes - 1))
     largest = np.zeros(len(names))
     np.maximum.at(largest, places, np.abs(returns))
-    flat = deviation <= 1e-6 * np.maximum(1.0, largest)
+    flat = deviation <= FLAT_SPREAD[estimator] * np.maximum(1.0, largest)
     if estimator is GroupEstimator.GRPO:
         centred = centred / (deviation[places] + 1e-6)
     elif estimator is GroupEstimator.RLOO:
@@ -150,7 +167,7 @@ def whiten(advantages: Array, mask: NDArray[np.bool_]) -> Array:
 
     Args:
         advantages: [T]
-        mask: [T]; with fewer than two positions nothing is scaled.
+        mask: [T]; with fewer than two positions all is 0, as nothing deviates.
     """
     chosen = advantages[mask]
     whitened = np.zeros(len(advantages))

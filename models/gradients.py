@@ -1,64 +1,34 @@
 """The gradient of one lane's part of an optimiser step, on packed sequences without padding."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.critic import Critic, build_critic
 from models.decoder import Decoder, DecoderConfig
-from models.errors import TrainingDataError
 from models.log_probs import packed_log_probs
 from models.losses import (
     KLEstimator,
     LossSettings,
     Normaliser,
     clipped_policy_loss,
+    importance_weights,
     kl_estimate,
     reduce_losses,
     value_loss,
 )
 from models.policy import build_decoder
+from models.training_data import (
+    Parameters,
+    TrainingSequence,
+    micro_batches,
+    sampled_entries,
+    tensors_of,
+)
 
-Parameters = dict[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class TrainingSequence:
-    """One sequence to learn from.
-
-    Attributes:
-        tokens: int32, [T].
-        sampled: Tokens in the loss: those that the policy sampled, bool, [T].
-        logprobs: Log-probs of the sampling distribution, NaN where not sampled, float32, [T].
-        advantages: float32, [T].
-        returns: Targets of the critic, float32, [T].
-        values: The critic's old values, float32, [T].
-        weight: Weight of the sequence; the weights of an episode's sequences add up to one.
-
-    Raises:
-        TrainingDataError: Lengths differ, a sampled token has no log-prob, or the first is sampled.
-    """
-
-    tokens: NDArray[np.int32]
-    sampled: NDArray[np.bool_]
-    logprobs: NDArray[np.float32]
-    advantages: NDArray[np.float32]
-    returns: NDArray[np.float32]
-    values: NDArray[np.float32]
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        lists = (self.sampled, self.logprobs, self.advantages, self.returns, self.values)
-        if any(len(item) != len(self.tokens) for item in lists):
-            raise TrainingDataError("a training sequence has lists of unequal lengths")
-        if np.any(self.sampled != np.isfinite(self.logprobs)):
-            raise TrainingDataError("a token is sampled without a log-prob, or the other way round")
-        if len(self.sampled) and self.sampled[0]:
-            raise TrainingDataError("the first token of a sequence cannot be sampled")
+RATIO_MAX = "ratio_max"  # the one sum that is a maximum
 
 
 @dataclass(frozen=True)
@@ -97,9 +67,9 @@ class GradientResult:
 
 def compute_gradient(job: GradientJob) -> GradientResult:
     """Gradient of the lane's part of the step's loss."""
-    decoder = build_decoder(job.config, _tensors(job.parameters))
-    critic = build_critic(job.config, _tensors(job.critic)) if job.critic is not None else None
-    sums: dict[str, float] = {"ratio_max": 0.0}
+    decoder = build_decoder(job.config, tensors_of(job.parameters))
+    critic = build_critic(job.config, tensors_of(job.critic)) if job.critic is not None else None
+    sums: dict[str, float] = {}
     for batch in micro_batches(job.sequences, limit=job.micro_tokens):
         _backward(decoder, critic, batch, job, sums)
     return GradientResult(
@@ -107,22 +77,6 @@ def compute_gradient(job: GradientJob) -> GradientResult:
         critic_gradients=gradients_of(critic.decoder) | _head_gradient(critic) if critic else {},
         sums=sums,
     )
-
-
-def micro_batches(
-    sequences: Sequence[TrainingSequence], *, limit: int
-) -> Iterator[list[TrainingSequence]]:
-    """Sequences of similar length together, up to `limit` tokens."""
-    batch: list[TrainingSequence] = []
-    size = 0
-    for item in sorted(sequences, key=lambda item: len(item.tokens)):
-        if batch and size + len(item.tokens) > limit:
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += len(item.tokens)
-    if batch:
-        yield batch
 
 
 def _backward(
@@ -133,20 +87,44 @@ def _backward(
     sums: dict[str, float],
 ) -> None:
     """Adds the micro-batch's gradients to the parameters and its numbers to the sums."""
-    lengths = [len(item.tokens) for item in batch]
     masks = [item.sampled for item in batch]
     tokens = torch.from_numpy(np.concatenate([item.tokens for item in batch])).long()
-    predict = torch.from_numpy(np.concatenate(masks))
-    counts = [int(mask.sum()) for mask in masks]
-    weights = torch.tensor([item.weight for item in batch])
-    old = _masked([item.logprobs for item in batch], masks)
-    advantages = _masked([item.advantages for item in batch], masks)
     log_probs, entropies = packed_log_probs(
-        decoder, tokens=tokens, lengths=lengths, predict=predict, temperature=job.temperature
+        decoder,
+        tokens=tokens,
+        lengths=[len(item.tokens) for item in batch],
+        predict=torch.from_numpy(np.concatenate(masks)),
+        temperature=job.temperature,
     )
+    losses, numbers = _policy_losses(log_probs, entropies, batch, settings=job.loss)
+    loss = reduce_losses(
+        losses,
+        [int(mask.sum()) for mask in masks],
+        torch.tensor([item.weight for item in batch]),
+        reduction=job.loss.reduction,
+        normaliser=job.normaliser,
+    )
+    loss.backward()  # type: ignore[no-untyped-call]
+    numbers["loss"] = float(loss.detach())
+    if critic is not None:
+        numbers |= _critic_backward(critic, batch, tokens=tokens, job=job)
+    for name, value in numbers.items():
+        join = max if name == RATIO_MAX else float.__add__
+        sums[name] = join(sums.get(name, 0.0), value)
+
+
+def _policy_losses(
+    log_probs: Tensor, entropies: Tensor, batch: list[TrainingSequence], *, settings: LossSettings
+) -> tuple[Tensor, dict[str, float]]:
+    """Loss of each sampled token, [M], and the sums that the metrics need."""
+    masks = [item.sampled for item in batch]
+    advantages = sampled_entries([item.advantages for item in batch], masks)
+    sampler = sampled_entries([item.logprobs for item in batch], masks)
+    old = sampler
+    if settings.importance_cap is not None:
+        old = sampled_entries([item.needed("old_logprobs") for item in batch], masks)
     difference = log_probs - old
     ratio = difference.exp()
-    settings = job.loss
     losses = clipped_policy_loss(
         ratio,
         advantages,
@@ -154,29 +132,28 @@ def _backward(
         clip_high=settings.clip_high,
         dual_clip=settings.dual_clip,
     )
+    if settings.importance_cap is not None:
+        losses = losses * importance_weights(old, sampler, cap=settings.importance_cap)
     if settings.entropy_coefficient:
         losses = losses - settings.entropy_coefficient * entropies
-    policy_loss = reduce_losses(
-        losses, counts, weights, reduction=settings.reduction, normaliser=job.normaliser
-    )
-    policy_loss.backward()  # type: ignore[no-untyped-call]
     outside = ((ratio > 1 + settings.clip_high) & (advantages > 0)) | (
         (ratio < 1 - settings.clip_low) & (advantages < 0)
     )
+    moved = difference.detach()
     numbers = {
         "tokens": float(len(losses)),
-        "loss": float(policy_loss.detach()),
         "entropy": float(entropies.detach().sum()),
         "clipped": float(outside.sum()),
-        "kl": float(kl_estimate(-difference.detach(), estimator=KLEstimator.K3).sum()),
-        "gap": float(difference.detach().abs().sum()),
+        "kl": float(kl_estimate(-moved, estimator=KLEstimator.K3).sum()),
+        "gap": float((log_probs.detach() - sampler).abs().sum()),
+        RATIO_MAX: float(ratio.detach().max()) if len(losses) else 0.0,
     }
-    if critic is not None:
-        numbers |= _critic_backward(critic, batch, tokens=tokens, job=job)
-    for name, value in numbers.items():
-        sums[name] = sums.get(name, 0.0) + value
-    if len(losses):
-        sums["ratio_max"] = max(sums["ratio_max"], float(ratio.detach().max()))
+    if settings.kl_coefficient:
+        reference = sampled_entries([item.needed("reference_logprobs") for item in batch], masks)
+        divergence = kl_estimate(log_probs - reference, estimator=settings.kl_estimator)
+        losses = losses + settings.kl_coefficient * divergence
+        numbers["reference_kl"] = float(divergence.detach().sum())
+    return losses, numbers
 
 
 def _critic_backward(
@@ -185,10 +162,10 @@ def _critic_backward(
     lengths, masks = [len(item.tokens) for item in batch], [item.sampled for item in batch]
     wanted = torch.nonzero(torch.from_numpy(np.concatenate(masks))).squeeze(-1)
     values = critic.values(tokens, lengths).index_select(0, wanted - 1)
-    returns = _masked([item.returns for item in batch], masks)
+    returns = sampled_entries([item.returns for item in batch], masks)
     losses = value_loss(
         values,
-        _masked([item.values for item in batch], masks),
+        sampled_entries([item.values for item in batch], masks),
         returns,
         clip=job.loss.value_clip,
     )
@@ -218,13 +195,3 @@ def _head_gradient(critic: Critic) -> Parameters:
     gradient = critic.value_head.grad
     head = critic.value_head
     return {"value_head.weight": (torch.zeros_like(head) if gradient is None else gradient).numpy()}
-
-
-def _masked(rows: list[NDArray[np.float32]], masks: list[NDArray[np.bool_]]) -> Tensor:
-    """The sampled entries of all rows, float32, [M]."""
-    chosen = [row[mask] for row, mask in zip(rows, masks, strict=True)]
-    return torch.from_numpy(np.concatenate(chosen).astype(np.float32))
-
-
-def _tensors(parameters: Parameters) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(value) for name, value in parameters.items()}

@@ -32,9 +32,13 @@ class KLEstimator(StrEnum):
     """Estimators of KL(policy, reference) from d = log policy - log reference (Schulman 2020)."""
 
     K1 = "k1"
+    """d: unbiased, may be negative; as a loss its expected gradient is zero."""
     ABS = "abs"
+    """|d|."""
     K2 = "k2"
+    """d squared / 2: biased, low variance, its gradient is that of the KL."""
     K3 = "k3"
+    """exp(-d) + d - 1: unbiased, never negative."""
 
 
 class LossSettings(BaseModel):
@@ -51,8 +55,17 @@ class LossSettings(BaseModel):
     reduction: Reduction = Field(
         default=Reduction.TOKEN_MEAN, description="How token losses become one number."
     )
+    kl_coefficient: float = Field(
+        default=0.0, ge=0, description="KL to the reference policy in the loss; 0 needs none."
+    )
+    kl_estimator: KLEstimator = Field(
+        default=KLEstimator.K3, description="How that KL is estimated: k1, abs, k2 or k3."
+    )
     importance_cap: float | None = Field(
-        default=None, gt=0, description="Cap of the truncated importance weight of the sampler."
+        default=None,
+        gt=0,
+        description="Corrects for a sampler that differs from the trainer: old log-probs are "
+        "computed by the trainer, tokens weigh trainer / sampler, at most this.",
     )
     value_clip: float | None = Field(
         default=0.5, gt=0, description="Values may move this far from the old ones (critic)."
@@ -76,9 +89,7 @@ class Normaliser:
     longest: int
 
     @classmethod
-    def of(
-        cls, counts: Sequence[int], *, weights: Sequence[float], longest: int
-    ) -> "Normaliser":
+    def of(cls, counts: Sequence[int], *, weights: Sequence[float], longest: int) -> "Normaliser":
         """Sizes of a step from those of its sequences.
 
         Args:
@@ -111,6 +122,17 @@ def clipped_policy_loss(
     if dual_clip is None:
         return loss
     return torch.where(advantage < 0, torch.minimum(loss, -advantage * dual_clip), loss)
+
+
+def importance_weights(old: Tensor, sampler: Tensor, *, cap: float) -> Tensor:
+    """Truncated importance weights min(trainer / sampler, cap) per token, [M].
+
+    Args:
+        old: Log-probs by the trainer before the update, [M].
+        sampler: Log-probs by the sampler, [M].
+        cap: Largest weight.
+    """
+    return torch.exp(old - sampler).clamp(max=cap)
 
 
 def kl_estimate(difference: Tensor, *, estimator: KLEstimator) -> Tensor:

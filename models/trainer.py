@@ -7,8 +7,9 @@ weights never become NaN (G4).
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,16 +19,13 @@ from torch import Tensor
 
 from models.critic import critic_parameters, save_critic
 from models.decoder import DecoderConfig
-from models.gradients import (
-    GradientJob,
-    GradientResult,
-    Parameters,
-    TrainingSequence,
-    compute_gradient,
-)
+from models.errors import TrainingDataError
+from models.gradients import RATIO_MAX, GradientJob, GradientResult, compute_gradient
 from models.losses import LossSettings, Normaliser
 from models.policy import load_parameters, save_next_policy, write_json
+from models.rescoring import in_order, rescore, rescoring_jobs
 from models.supervised import sum_in_order
+from models.training_data import Parameters, TrainingSequence
 
 OPTIMISER = Path("trainer") / "optimizer.safetensors"
 STATE = Path("trainer") / "state.json"
@@ -75,9 +73,17 @@ class _Optimised:
         return {name: value.detach().numpy() for name, value in self.parameters.items()}
 
 
-Run = Callable[
-    [Callable[[GradientJob], GradientResult], Sequence[GradientJob]], list[GradientResult]
-]
+Payload = TypeVar("Payload")
+Result = TypeVar("Result")
+
+
+class Run(Protocol):
+    """Runs a function over the lanes' payloads and returns the results in their order."""
+
+    def __call__(
+        self, function: Callable[[Payload], Result], payloads: Sequence[Payload], /
+    ) -> list[Result]:
+        """`[function(payload) for payload in payloads]`, wherever it is computed."""
 
 
 @dataclass
@@ -142,6 +148,7 @@ def update_policy(
     seed: int,
     num_lanes: int,
     run: Run,
+    reference: Parameters | None = None,
 ) -> dict[str, float]:
     """Learns from sequences, changing the state in place.
 
@@ -154,10 +161,24 @@ def update_policy(
         seed: Of the order of the sequences.
         num_lanes: Parts that each optimiser step is split into.
         run: Runs a function over the lanes' jobs, in order.
+        reference: Weights of the reference policy by name; needed for a KL term.
 
     Returns:
-        Metrics named `update/…`.
+        Metrics named `update/…`: means over the steps that were taken.
+
+    Raises:
+        TrainingDataError: The loss has a KL term and there is no reference.
     """
+    sequences = _rescored(
+        state,
+        sequences,
+        loss=loss,
+        reference=reference,
+        temperature=temperature,
+        micro_tokens=settings.micro_tokens,
+        num_lanes=num_lanes,
+        run=run,
+    )
     order = np.random.default_rng(seed)
     steps: list[dict[str, float]] = []
     skipped = 0
@@ -179,6 +200,43 @@ def update_policy(
             steps.append(numbers)
     state.facts["version"] = state.version + 1
     return _metrics(steps, skipped=skipped)
+
+
+def _rescored(
+    state: TrainerState,
+    sequences: Sequence[TrainingSequence],
+    *,
+    loss: LossSettings,
+    reference: Parameters | None,
+    temperature: float,
+    micro_tokens: int,
+    num_lanes: int,
+    run: Run,
+) -> list[TrainingSequence]:
+    """The sequences with the log-probs that the loss needs beyond the sampler's."""
+    rescored = list(sequences)
+    needed: dict[str, Parameters] = {}
+    if loss.importance_cap is not None:
+        needed["old_logprobs"] = state.policy.arrays()
+    if loss.kl_coefficient:
+        if reference is None:
+            raise TrainingDataError(
+                f"`kl_coefficient` is {loss.kl_coefficient}, but there is no reference policy\n"
+                "hint: give one, or set `kl_coefficient` to 0"
+            )
+        needed["reference_logprobs"] = reference
+    for name, parameters in needed.items():
+        jobs = rescoring_jobs(
+            rescored,
+            parameters,
+            config=state.config,
+            temperature=temperature,
+            micro_tokens=micro_tokens,
+            num_lanes=num_lanes,
+        )
+        rows = in_order(run(rescore, jobs), num_sequences=len(rescored))
+        rescored = [replace(item, **{name: row}) for item, row in zip(rescored, rows, strict=True)]
+    return rescored
 
 
 def _jobs(
@@ -229,7 +287,7 @@ def _step(
     numbers: dict[str, float] = {"skipped": 0.0}
     for result in results:
         for name, value in result.sums.items():
-            join = max if name == "ratio_max" else float.__add__
+            join = max if name == RATIO_MAX else float.__add__
             numbers[name] = join(numbers.get(name, 0.0), value)
     sets = [(state.policy, [result.gradients for result in results], "gradient_norm")]
     if state.critic is not None:
@@ -253,22 +311,24 @@ def _step(
 
 
 def _metrics(steps: list[dict[str, float]], *, skipped: int) -> dict[str, float]:
+    """Means over the steps taken; numbers of skipped ones are not finite and only counted."""
+    taken = [step for step in steps if not step["skipped"]]
     metrics = {
-        "update/steps": float(len(steps) - skipped),
+        "update/steps": float(len(taken)),
         "update/skipped_nonfinite": float(skipped),
         "update/skipped_empty": float(not steps),
     }
-    if not steps:
+    if not taken:
         return metrics
-    tokens = max(sum(step["tokens"] for step in steps), 1.0)
-    for name in ("entropy", "clipped", "kl", "value_error"):
-        if name in steps[0]:
-            metrics[f"update/{name}"] = sum(step[name] for step in steps) / tokens
+    tokens = max(sum(step["tokens"] for step in taken), 1.0)
+    for name in ("entropy", "clipped", "kl", "reference_kl", "value_error"):
+        if name in taken[0]:
+            metrics[f"update/{name}"] = sum(step[name] for step in taken) / tokens
     for name in ("loss", "value_loss", "gradient_norm", "critic_gradient_norm"):
-        if name in steps[0]:
-            metrics[f"update/{name}"] = float(np.mean([step[name] for step in steps]))
-    metrics["update/ratio_max"] = max(step["ratio_max"] for step in steps)
-    metrics["update/sampler_gap"] = steps[0]["gap"] / max(steps[0]["tokens"], 1.0)
+        if name in taken[0]:
+            metrics[f"update/{name}"] = float(np.mean([step[name] for step in taken]))
+    metrics["update/ratio_max"] = max(step[RATIO_MAX] for step in taken)
+    metrics["update/sampler_gap"] = taken[0]["gap"] / max(taken[0]["tokens"], 1.0)
     metrics["update/tokens"] = tokens
     return metrics
 

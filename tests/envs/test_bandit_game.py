@@ -20,9 +20,8 @@ def risky_name(environment: Bandit) -> str:
 
 def test_twelve_training_pairs_and_eight_others():
     names = [name for pair in TRAINING_PAIRS + UNSEEN_PAIRS for name in pair]
-    assert (len(TRAINING_PAIRS), len(UNSEEN_PAIRS), len(RECOMBINED_PAIRS)) == (12, 8, 8)
+    assert (len(TRAINING_PAIRS), len(UNSEEN_PAIRS), len(RECOMBINED_PAIRS)) == (12, 8, 144)
     assert len(set(names)) == len(names) == 40
-    assert not set(TRAINING_PAIRS) & set(RECOMBINED_PAIRS)
     known = {name for pair in TRAINING_PAIRS for name in pair}
     assert {name for pair in RECOMBINED_PAIRS for name in pair} <= known
 
@@ -77,9 +76,15 @@ def test_a_compact_prompt_evaluates_on_known_professions_a_full_one_on_unseen():
     for style in PromptStyle:
         tag = get_tag("Bandit").with_overrides(prompt=style)
         pairs[style] = make_environment(tag, split=Split.EVALUATION).pairs()
-    assert pairs == {PromptStyle.COMPACT: RECOMBINED_PAIRS, PromptStyle.FULL: UNSEEN_PAIRS}
+    assert pairs[PromptStyle.FULL] == UNSEEN_PAIRS
+    training = make_environment(
+        get_tag("Bandit").with_overrides(prompt="compact"), split=Split.TRAIN
+    ).pairs()
+    assert set(training) | set(pairs[PromptStyle.COMPACT]) == set(RECOMBINED_PAIRS)
+    assert not set(training) & set(pairs[PromptStyle.COMPACT])
+    assert len(pairs[PromptStyle.COMPACT]) >= 16
     chosen = get_tag("Bandit").with_overrides(
-        prompt="compact", settings={"evaluation_names": "unseen"}
+        prompt="compact", settings={"names": "pairs"}
     )
     assert make_environment(chosen, split=Split.EVALUATION).pairs() == UNSEEN_PAIRS
 
