@@ -163,15 +163,21 @@ def doctor(*, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def up() -> None:
-    """Runs the Prefect server, a worker and the MLflow UI on loopback until Ctrl-C.
+def up(
+    services: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[prefect] [mlflow]", help="Which. [default: both]"),
+    ] = None,
+) -> None:
+    """Runs Prefect (server and worker) and MLflow's interface on loopback until Ctrl-C.
 
-    Example: starpo up
+    Example: starpo up mlflow
     """
     from flows.experiment import ROOT
+    from flows.services import parse_services
     from flows.services import up as run_services
 
-    run_services(ROOT, console=console)
+    run_services(ROOT, services=parse_services(services or []), console=console)
 
 
 def main() -> None:

@@ -99,12 +99,16 @@ def prefect_server(root: Path) -> Iterator[str]:
 
 def services_url(root: Path) -> str | None:
     """The API of the server that `starpo up` runs for this checkout, if it answers."""
-    path = root / ".starpo" / "services.json"
     try:
-        url: str = json.loads(path.read_text())["prefect"]
+        url: str = json.loads(services_file(root).read_text())["prefect"]
     except (FileNotFoundError, json.JSONDecodeError, KeyError):
         return None
     return url if is_healthy(url) else None
+
+
+def services_file(root: Path) -> Path:
+    """Where `starpo up` notes its addresses."""
+    return root / ".starpo" / "services.json"
 
 
 def is_healthy(url: str) -> bool:

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 
@@ -15,52 +17,85 @@ from rich.table import Table
 
 from flows.errors import ServerError
 from flows.processes import Leashed
-from flows.server import OwnServer, free_port, services_url
+from flows.server import OwnServer, free_port, services_file, services_url
 
 POOL = "starpo"
 PREFECT_PORT, MLFLOW_PORT = 4200, 5000
 WATCH_S = 0.5
 
 
-def up(root: Path, *, console: Console) -> None:
-    """Starts the three services, deploys the flows, and waits.
+class Service(StrEnum):
+    """What `starpo up` can run."""
+
+    PREFECT = "prefect"
+    """Prefect's server and interface, with a worker for the deployments."""
+    MLFLOW = "mlflow"
+    """MLflow's interface over `mlruns/`."""
+
+
+def parse_services(names: Sequence[str]) -> frozenset[Service]:
+    """Services by name; all of them for no name.
+
+    Raises:
+        ServerError: No such service.
+    """
+    unknown = sorted(set(names) - set(Service))
+    if unknown:
+        known = ", ".join(Service)
+        raise ServerError(f"unknown service `{unknown[0]}`\nhint: known are {known}")
+    return frozenset(map(Service, names)) or frozenset(Service)
+
+
+def up(root: Path, *, services: Collection[Service], console: Console) -> None:
+    """Starts services, shows their addresses, and waits until Ctrl-C.
 
     Args:
         root: The checkout.
+        services: Which; at least one.
         console: Where the addresses are shown.
 
     Raises:
-        ServerError: They run already, one did not start, or one ended on its own.
+        ServerError: Prefect runs already, a service did not start, or one ended on its own.
     """
     running = services_url(root)
-    if running:
-        raise ServerError(f"already up: Prefect answers at {running}\nhint: use it, or end it first")
+    if running and Service.PREFECT in services:
+        raise ServerError(f"already up: {running} answers\nhint: use it, or end it first")
     signal.signal(signal.SIGTERM, _interrupt)
-    state = root / ".starpo"
     children: dict[str, Leashed] = {}
+    addresses: dict[Service, str] = {}
     try:
-        port = free_port(PREFECT_PORT)
-        server = OwnServer(state, port=port, environment={})
-        children["Prefect server"] = server.child
-        mlflow_url = _start_mlflow(root, children)
-        url = server.wait()
-        _deploy(root, url)
-        children["worker"] = Leashed(
-            [*_tool("prefect"), "worker", "start", "--pool", POOL, "--type", "process"],
-            log=state / "logs" / "worker.log",
-            environment={"PREFECT_API_URL": url, "PREFECT_WORKER_QUERY_SECONDS": "2"},
-        )
-        children["MLflow"].wait_until(lambda: _answers(mlflow_url), what="MLflow")
-        (state / "services.json").write_text(json.dumps({"prefect": url, "mlflow": mlflow_url}))
-        console.print(_addresses(url, mlflow_url))
-        console.print("deployments: starpo/train, starpo/evaluate; Ctrl-C stops all three")
+        server = _start_prefect(root, children) if Service.PREFECT in services else None
+        if Service.MLFLOW in services:
+            addresses[Service.MLFLOW] = _start_mlflow(root, children)
+        if server is not None:
+            addresses[Service.PREFECT] = _start_worker(root, server, children)
+        console.print(_addresses(addresses))
         _watch(children)
     except KeyboardInterrupt:
         console.print("stopping")
     finally:
-        (state / "services.json").unlink(missing_ok=True)
+        if Service.PREFECT in addresses:
+            services_file(root).unlink(missing_ok=True)
         for child in reversed(children.values()):
             child.stop()
+
+
+def _start_prefect(root: Path, children: dict[str, Leashed]) -> OwnServer:
+    server = OwnServer(root / ".starpo", port=free_port(PREFECT_PORT), environment={})
+    children["Prefect server"] = server.child
+    return server
+
+
+def _start_worker(root: Path, server: OwnServer, children: dict[str, Leashed]) -> str:
+    url = server.wait()
+    _deploy(root, url)
+    children["worker"] = Leashed(
+        [*_tool("prefect"), "worker", "start", "--pool", POOL, "--type", "process"],
+        log=root / ".starpo" / "logs" / "worker.log",
+        environment={"PREFECT_API_URL": url, "PREFECT_WORKER_QUERY_SECONDS": "2"},
+    )
+    services_file(root).write_text(json.dumps({"prefect": url}))
+    return url.removesuffix("/api")
 
 
 def _start_mlflow(root: Path, children: dict[str, Leashed]) -> str:
@@ -73,8 +108,11 @@ def _start_mlflow(root: Path, children: dict[str, Leashed]) -> str:
     command += ["--workers", "1", "--backend-store-uri", store]
     command += ["--default-artifact-root", (root.absolute() / "mlruns" / "artifacts").as_uri()]
     log = root / ".starpo" / "logs" / "mlflow.log"
-    children["MLflow"] = Leashed(command, log=log, environment={})
-    return f"http://127.0.0.1:{port}"
+    child = Leashed(command, log=log, environment={})
+    children["MLflow"] = child
+    url = f"http://127.0.0.1:{port}"
+    child.wait_until(lambda: _answers(url), what="MLflow")
+    return url
 
 
 def _deploy(root: Path, url: str) -> None:
@@ -92,7 +130,9 @@ def _deploy(root: Path, url: str) -> None:
             check=False,
         )
         if done.returncode:
-            raise ServerError(f"`prefect {' '.join(arguments)}` failed:\n{done.stdout}{done.stderr}")
+            raise ServerError(
+                f"`prefect {' '.join(arguments)}` failed:\n{done.stdout}{done.stderr}"
+            )
 
 
 def _watch(children: dict[str, Leashed]) -> None:
@@ -108,13 +148,14 @@ def _watch(children: dict[str, Leashed]) -> None:
         time.sleep(WATCH_S)
 
 
-def _addresses(prefect: str, mlflow: str) -> Table:
-    table = Table(title="starpo is up", title_justify="left")
+def _addresses(addresses: Mapping[Service, str]) -> Table:
+    table = Table(title="starpo is up; Ctrl-C stops it", title_justify="left")
     table.add_column("service")
     table.add_column("address")
-    table.add_row("Prefect", prefect.removesuffix("/api"))
-    table.add_row("MLflow", mlflow)
-    table.add_row("worker", f"process pool `{POOL}`")
+    for service, url in addresses.items():
+        table.add_row(service, url)
+    if Service.PREFECT in addresses:
+        table.add_row("worker", "runs the deployments starpo/train and starpo/evaluate")
     return table
 
 

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    update_progress_artifact,
+)
+from prefect.runtime import flow_run
 from rich.console import Console
 
 from flows.evaluation import evaluate_policy
@@ -21,10 +26,17 @@ from tasks.stage import Runtime
 from tasks.store import Store
 from tasks.tracking import Tracker
 
+PROGRESS_EVERY = 10
 STORE = ROOT / ".starpo" / "store"
 
 
-@flow(name="starpo", flow_run_name="train {overrides}", persist_result=False, retries=0)
+def _train_run_name() -> str:
+    """`train` and what was asked for, for instance `train env.tag=Bandit seed=1`."""
+    overrides = flow_run.get_parameters().get("overrides") or {}
+    return " ".join(["train", *(f"{key}={value}" for key, value in overrides.items())])
+
+
+@flow(name="starpo", flow_run_name=_train_run_name, persist_result=False)
 def train(
     overrides: dict[str, Any] | None = None,
     scale: Scale = Scale.NANO,
@@ -103,9 +115,13 @@ def run_experiment(
     ):
         runtime = Runtime(store=store, lanes=lanes)
 
+        shown = create_progress_artifact(0.0, key="starpo-progress", description=experiment.name)
+
         def observe(iteration: int, metrics: dict[str, float]) -> None:
             tracker.log(iteration, metrics)
             progress.show(iteration, metrics)
+            if iteration % PROGRESS_EVERY == 0 or iteration == total:
+                update_progress_artifact(shown, 100.0 * iteration / max(total, 1))
 
         outcome = Training(experiment, runtime, observe=observe).run()
         if outcome.report is not None:

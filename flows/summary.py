@@ -92,8 +92,8 @@ def print_summary(summary: Summary, *, console: Console) -> None:
         console.print(f"{summary.ending}: {summary.reason}")
     console.print(f"policy  {_shown(summary.policy)}", soft_wrap=True)
     console.print(f"report  {_shown(summary.report)}", soft_wrap=True)
-    console.print("compare runs in MLflow:  .venv/bin/starpo mlflow", soft_wrap=True)
-    console.print("see stages in Prefect:   .venv/bin/starpo up", soft_wrap=True)
+    console.print("open MLflow's page:   .venv/bin/starpo up mlflow", soft_wrap=True)
+    console.print("open Prefect's page:  .venv/bin/starpo up prefect", soft_wrap=True)
 
 
 def markdown(summary: Summary) -> str:

@@ -87,7 +87,7 @@ def values_of(critic: Critic, sequences: Sequence[NDArray[np.int32]]) -> list[ND
             batch += [order.pop() for _ in range(min(room - 1, len(order)))]
             lengths = [len(sequences[index]) for index in batch]
             tokens = torch.from_numpy(np.concatenate([sequences[index] for index in batch])).long()
-            values = critic.values(tokens, lengths).split(lengths)
+            values = torch.split(critic.values(tokens, lengths), lengths)
             for index, after in zip(batch, values, strict=True):
                 found[index] = np.concatenate([np.zeros(1, dtype=np.float32), after.numpy()])
     return found

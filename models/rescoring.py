@@ -6,14 +6,17 @@ reference as well: the KL between a policy and itself is then 0 at every tempera
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from models.decoder import DecoderConfig
+from models.errors import TrainingDataError
+from models.lane_work import Run
 from models.log_probs import packed_log_probs
+from models.losses import LossSettings
 from models.policy import build_decoder
 from models.training_data import Parameters, TrainingSequence, micro_batches, tensors_of
 
@@ -50,41 +53,69 @@ def rescore(job: RescoringJob) -> list[NDArray[np.float32]]:
                 predict=torch.from_numpy(np.concatenate([item.sampled for item in batch])),
                 temperature=job.temperature,
             )
-            parts = log_probs.split([int(item.sampled.sum()) for item in batch])
-            for item, part in zip(batch, parts, strict=True):
+            counts = [int(item.sampled.sum()) for item in batch]
+            for item, part in zip(batch, torch.split(log_probs, counts), strict=True):
                 row = np.full(len(item.tokens), np.nan, dtype=np.float32)
                 row[item.sampled] = part.numpy()
                 found[id(item)] = row
     return [found[id(item)] for item in job.sequences]
 
 
-def rescoring_jobs(
+def with_needed_log_probs(
     sequences: Sequence[TrainingSequence],
-    parameters: Parameters,
     *,
     config: DecoderConfig,
+    current: Parameters,
+    loss: LossSettings,
+    reference: Parameters | None,
     temperature: float,
     micro_tokens: int,
     num_lanes: int,
-) -> list[RescoringJob]:
-    """One job per lane; lane `i` gets every `num_lanes`-th sequence from `i`."""
-    return [
-        RescoringJob(
-            config=config,
-            parameters=parameters,
-            sequences=list(sequences[lane::num_lanes]),
-            temperature=temperature,
-            micro_tokens=micro_tokens,
+    run: Run,
+) -> list[TrainingSequence]:
+    """The sequences with the log-probs that the loss needs beyond the sampler's.
+
+    Args:
+        sequences: What is learned from.
+        config: Shape of the policy and of the reference.
+        current: Weights before the update, by name.
+        loss: With `importance_cap`, old log-probs are computed; with `kl_coefficient`, the
+            reference's.
+        reference: Weights of the reference policy, or None without one.
+        temperature: That of the sampling distribution.
+        micro_tokens: Most tokens of a forward pass.
+        num_lanes: Parts that the work is split into.
+        run: Runs a function over the lanes' jobs, in order.
+
+    Raises:
+        TrainingDataError: The loss has a KL term and there is no reference.
+    """
+    rescored = list(sequences)
+
+    def log_probs(parameters: Parameters) -> list[NDArray[np.float32]]:
+        lanes = [rescored[lane::num_lanes] for lane in range(min(num_lanes, len(rescored)))]
+        results = run(
+            rescore,
+            [RescoringJob(config, parameters, lane, temperature, micro_tokens) for lane in lanes],
         )
-        for lane in range(min(num_lanes, len(sequences)))
-    ]
+        rows = [np.empty(0, dtype=np.float32)] * len(rescored)
+        for index, result in enumerate(results):
+            rows[index::num_lanes] = result
+        return rows
 
-
-def in_order(
-    lanes: Sequence[list[NDArray[np.float32]]], *, num_sequences: int
-) -> list[NDArray[np.float32]]:
-    """The lanes' results in the order of the sequences that `rescoring_jobs` was given."""
-    rows: list[NDArray[np.float32]] = [np.empty(0, dtype=np.float32)] * num_sequences
-    for lane, results in enumerate(lanes):
-        rows[lane :: len(lanes)] = results
-    return rows
+    if loss.importance_cap is not None:
+        rows = log_probs(current)
+        rescored = [
+            replace(item, old_logprobs=row) for item, row in zip(rescored, rows, strict=True)
+        ]
+    if loss.kl_coefficient:
+        if reference is None:
+            raise TrainingDataError(
+                f"`kl_coefficient` is {loss.kl_coefficient}, but there is no reference policy\n"
+                "hint: give one, or set `kl_coefficient` to 0"
+            )
+        rows = log_probs(reference)
+        rescored = [
+            replace(item, reference_logprobs=row) for item, row in zip(rescored, rows, strict=True)
+        ]
+    return rescored

@@ -6,84 +6,38 @@ weights never become NaN (G4).
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from models.critic import critic_parameters, save_critic
 from models.decoder import DecoderConfig
-from models.errors import TrainingDataError
 from models.gradients import RATIO_MAX, GradientJob, GradientResult, compute_gradient
+from models.lane_work import Run
 from models.losses import LossSettings, Normaliser
+from models.optimiser import Optimised, OptimiserSettings, moments_of, optimised
 from models.policy import load_parameters, save_next_policy, write_json
-from models.rescoring import in_order, rescore, rescoring_jobs
+from models.rescoring import with_needed_log_probs
 from models.supervised import sum_in_order
 from models.training_data import Parameters, TrainingSequence
 
 OPTIMISER = Path("trainer") / "optimizer.safetensors"
 STATE = Path("trainer") / "state.json"
 
-
-class OptimiserSettings(BaseModel):
-    """How the loss is minimised."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    learning_rate: float = Field(default=7e-4, gt=0, description="AdamW, policy.")
-    critic_learning_rate: float = Field(default=1e-3, gt=0, description="AdamW, critic.")
-    ramp_updates: int = Field(
-        default=10, ge=0, description="Updates over which the rates rise linearly."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW.")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW, first moment.")
-    beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW, second moment.")
-    max_gradient_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled to it.")
-    epochs: int = Field(default=1, ge=1, description="Passes over a rollout.")
-    mini_batches: int = Field(default=2, ge=1, description="Optimiser steps per pass.")
-    micro_tokens: int = Field(
-        default=8192, ge=1, description="Most tokens per forward pass; changes only memory."
-    )
-
-
-@dataclass
-class _Optimised:
-    """A set of parameters and its AdamW moments."""
-
-    parameters: dict[str, Tensor]
-    optimiser: torch.optim.AdamW
-    learning_rate: float
-
-    def step(self, gradients: dict[str, Tensor], *, scale: float) -> None:
-        """Takes one step with the learning rate scaled."""
-        for name, value in self.parameters.items():
-            value.grad = gradients[name]
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.learning_rate * scale
-        self.optimiser.step()
-
-    def arrays(self) -> Parameters:
-        """The weights as the lanes get them."""
-        return {name: value.detach().numpy() for name, value in self.parameters.items()}
-
-
-Payload = TypeVar("Payload")
-Result = TypeVar("Result")
-
-
-class Run(Protocol):
-    """Runs a function over the lanes' payloads and returns the results in their order."""
-
-    def __call__(
-        self, function: Callable[[Payload], Result], payloads: Sequence[Payload], /
-    ) -> list[Result]:
-        """`[function(payload) for payload in payloads]`, wherever it is computed."""
+__all__ = [
+    "OPTIMISER",
+    "STATE",
+    "OptimiserSettings",
+    "TrainerState",
+    "TrainingSequence",
+    "load_state",
+    "save_state",
+    "update_policy",
+]
 
 
 @dataclass
@@ -91,14 +45,14 @@ class TrainerState:
     """What an update starts from and leaves: weights, moments, and the number of updates."""
 
     config: DecoderConfig
-    policy: _Optimised
-    critic: _Optimised | None
-    facts: dict[str, object] = field(default_factory=dict)
+    policy: Optimised
+    critic: Optimised | None
+    facts: dict[str, int] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
         """Number of updates so far."""
-        return int(self.facts.get("version", 0))  # type: ignore[call-overload]
+        return self.facts.get("version", 0)
 
 
 def load_state(folder: Path, *, settings: OptimiserSettings, with_critic: bool) -> TrainerState:
@@ -111,12 +65,12 @@ def load_state(folder: Path, *, settings: OptimiserSettings, with_critic: bool) 
     """
     stored = load_file(folder / OPTIMISER) if (folder / OPTIMISER).exists() else {}
     facts = json.loads((folder / STATE).read_text()) if (folder / STATE).exists() else {}
-    policy = _optimised(
+    policy = optimised(
         load_parameters(folder), settings, settings.learning_rate, stored, prefix="policy"
     )
     critic = None
     if with_critic:
-        critic = _optimised(
+        critic = optimised(
             critic_parameters(folder),
             settings,
             settings.critic_learning_rate,
@@ -129,10 +83,10 @@ def load_state(folder: Path, *, settings: OptimiserSettings, with_critic: bool) 
 def save_state(state: TrainerState, *, previous: Path, folder: Path) -> None:
     """Writes the next policy folder: weights, critic, moments and facts."""
     save_next_policy(previous, state.policy.parameters, folder)
-    moments = _moments(state.policy, "policy")
+    moments = moments_of(state.policy, prefix="policy")
     if state.critic is not None:
         save_critic(state.critic.parameters, folder)
-        moments |= _moments(state.critic, "critic")
+        moments |= moments_of(state.critic, prefix="critic")
     (folder / "trainer").mkdir()
     save_file(moments, folder / OPTIMISER)
     write_json(folder / STATE, state.facts)
@@ -169,9 +123,10 @@ def update_policy(
     Raises:
         TrainingDataError: The loss has a KL term and there is no reference.
     """
-    sequences = _rescored(
-        state,
+    sequences = with_needed_log_probs(
         sequences,
+        config=state.config,
+        current=state.policy.arrays(),
         loss=loss,
         reference=reference,
         temperature=temperature,
@@ -200,43 +155,6 @@ def update_policy(
             steps.append(numbers)
     state.facts["version"] = state.version + 1
     return _metrics(steps, skipped=skipped)
-
-
-def _rescored(
-    state: TrainerState,
-    sequences: Sequence[TrainingSequence],
-    *,
-    loss: LossSettings,
-    reference: Parameters | None,
-    temperature: float,
-    micro_tokens: int,
-    num_lanes: int,
-    run: Run,
-) -> list[TrainingSequence]:
-    """The sequences with the log-probs that the loss needs beyond the sampler's."""
-    rescored = list(sequences)
-    needed: dict[str, Parameters] = {}
-    if loss.importance_cap is not None:
-        needed["old_logprobs"] = state.policy.arrays()
-    if loss.kl_coefficient:
-        if reference is None:
-            raise TrainingDataError(
-                f"`kl_coefficient` is {loss.kl_coefficient}, but there is no reference policy\n"
-                "hint: give one, or set `kl_coefficient` to 0"
-            )
-        needed["reference_logprobs"] = reference
-    for name, parameters in needed.items():
-        jobs = rescoring_jobs(
-            rescored,
-            parameters,
-            config=state.config,
-            temperature=temperature,
-            micro_tokens=micro_tokens,
-            num_lanes=num_lanes,
-        )
-        rows = in_order(run(rescore, jobs), num_sequences=len(rescored))
-        rescored = [replace(item, **{name: row}) for item, row in zip(rescored, rows, strict=True)]
-    return rescored
 
 
 def _jobs(
@@ -294,17 +212,17 @@ def _step(
         critic_gradients = [result.critic_gradients for result in results]
         sets.append((state.critic, critic_gradients, "critic_gradient_norm"))
     summed = []
-    for optimised, parts, norm_name in sets:
+    for part, lane_gradients, norm_name in sets:
         gradients = {
-            name: sum_in_order([part[name] for part in parts]) for name in optimised.parameters
+            name: sum_in_order([lane[name] for lane in lane_gradients]) for name in part.parameters
         }
         norm = torch.nn.utils.get_total_norm(gradients.values())
         numbers[norm_name] = float(norm)
         factor = min(1.0, settings.max_gradient_norm / (float(norm) + 1e-6))
-        summed.append((optimised, {name: value * factor for name, value in gradients.items()}))
+        summed.append((part, {name: value * factor for name, value in gradients.items()}))
     if all(np.isfinite(numbers[norm_name]) for _, _, norm_name in sets):
-        for optimised, gradients in summed:
-            optimised.step(gradients, scale=scale)
+        for part, gradients in summed:
+            part.step(gradients, scale=scale)
     else:
         numbers["skipped"] = 1.0
     return numbers
@@ -331,38 +249,3 @@ def _metrics(steps: list[dict[str, float]], *, skipped: int) -> dict[str, float]
     metrics["update/sampler_gap"] = taken[0]["gap"] / max(taken[0]["tokens"], 1.0)
     metrics["update/tokens"] = tokens
     return metrics
-
-
-def _optimised(
-    parameters: Mapping[str, Tensor],
-    settings: OptimiserSettings,
-    learning_rate: float,
-    stored: Mapping[str, Tensor],
-    *,
-    prefix: str,
-) -> _Optimised:
-    named = {name: torch.nn.Parameter(value) for name, value in parameters.items()}
-    optimiser = torch.optim.AdamW(
-        named.values(),
-        lr=learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        weight_decay=settings.weight_decay,
-    )
-    for name, value in named.items():
-        if f"{prefix}.step.{name}" in stored:
-            optimiser.state[value] = {
-                "step": stored[f"{prefix}.step.{name}"],
-                "exp_avg": stored[f"{prefix}.first.{name}"],
-                "exp_avg_sq": stored[f"{prefix}.second.{name}"],
-            }
-    return _Optimised(dict(named), optimiser, learning_rate)
-
-
-def _moments(optimised: _Optimised, prefix: str) -> dict[str, Tensor]:
-    kinds = {"step": "step", "first": "exp_avg", "second": "exp_avg_sq"}
-    return {
-        f"{prefix}.{kind}.{name}": optimised.optimiser.state[value][key].contiguous()
-        for name, value in optimised.parameters.items()
-        for kind, key in kinds.items()
-        if value in optimised.optimiser.state
-    }

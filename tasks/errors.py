@@ -39,3 +39,7 @@ class LaneError(TasksError, RuntimeError):
 
 class ReferenceFolderError(TasksError, ValueError):
     """A folder of reference numbers that cannot be checked."""
+
+
+class SampleError(TasksError, ValueError):
+    """A sample that an interval or an estimate cannot be computed from."""

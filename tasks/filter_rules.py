@@ -92,12 +92,13 @@ def group_scores(groups: Sequence[NDArray[np.float64]], *, metric: Metric) -> ND
         groups: Returns of each group's members, at least two each for `reward_std`.
         metric: The score.
     """
-    function = {
-        Metric.REWARD_STD: lambda returns: np.std(returns, ddof=1),
-        Metric.REWARD: np.mean,
-        Metric.REWARD_SUM: np.sum,
-    }[metric]
-    return np.array([float(function(returns)) for returns in groups])
+    return np.array([_score(returns, metric) for returns in groups], dtype=np.float64)
+
+
+def _score(returns: NDArray[np.float64], metric: Metric) -> float:
+    if metric is Metric.REWARD_STD:
+        return float(np.std(returns, ddof=1))
+    return float(np.mean(returns) if metric is Metric.REWARD else np.sum(returns))
 
 
 def keep_groups(scores: NDArray[np.float64], *, settings: FilterSettings) -> list[int]:

@@ -7,6 +7,7 @@ import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from typing import Any
 
 from tasks.lanes import single_thread
 
@@ -19,6 +20,7 @@ def serve(connection: Connection) -> None:
             function, payload = connection.recv()
         except (EOFError, ConnectionResetError):
             return
+        answer: tuple[str | None, Any]
         try:
             answer = (None, function(payload))
         except Exception:

@@ -1,5 +1,6 @@
 """Where a result came from: commit, dirty flag, package versions, machine."""
 
+import os
 import platform
 import subprocess
 from functools import cache
@@ -46,3 +47,12 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
+
+
+def accelerator() -> str:
+    """What torch computes on, in words."""
+    import torch  # noqa: PLC0415 - takes a second, and only `starpo doctor` asks
+
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    return f"CPU, {os.cpu_count()} cores, torch {torch.__version__}"

@@ -8,7 +8,6 @@ verified on a hit. A stage body gets a `Job` and writes into the job's folder; n
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -111,7 +110,6 @@ class Stage(Generic[Settings]):
     def __init__(self, fn: Callable[[Job[Settings]], None], *, name: str, version: int) -> None:
         self.fn, self.name, self.version = fn, name, version
         self._task = task(
-            self._run,
             name=name,
             version=str(version),
             description=(fn.__doc__ or "").strip(),
@@ -119,8 +117,7 @@ class Stage(Generic[Settings]):
             cache_key_fn=_address,
             persist_result=True,
             result_serializer="json",
-            cache_expiration=timedelta(days=3650),
-        )
+        )(self._run)
 
     def address(self, *, settings: Settings, inputs: Mapping[str, Reference], seed: int) -> str:
         """Content address of a run of this stage."""

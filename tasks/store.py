@@ -43,6 +43,16 @@ class Reference(BaseModel):
         return self.digest + self.suffix
 
 
+class Contents(BaseModel):
+    """How much a store holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    num_objects: int
+    num_records: int
+    num_bytes: int
+
+
 class Store:
     """A local store below `root`; created on first use.
 
@@ -144,6 +154,15 @@ class Store:
             ) from error
         return record
 
+    def contents(self) -> "Contents":
+        """How much the store holds."""
+        files = [path for path in (self.root / "objects").rglob("*") if path.is_file()]
+        return Contents(
+            num_objects=sum(1 for _ in (self.root / "objects").glob("*/*")),
+            num_records=sum(1 for _ in (self.root / "records").glob("*/*.json")),
+            num_bytes=sum(path.stat().st_size for path in files),
+        )
+
     # --- writers ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -184,6 +203,18 @@ class Store:
             file.flush()
             shutil.rmtree(self.root / "tmp", ignore_errors=True)  # left by a killed writer
             yield
+
+    def holder(self) -> str | None:
+        """Who holds the store for writing; None when nobody does."""
+        try:
+            with (self.root / "lock").open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return file.read().strip() or "another process"
+        except FileNotFoundError:
+            pass
+        return None
 
     def _discard(self, path: Path) -> None:
         with self.workspace() as folder:

@@ -18,6 +18,7 @@ from types import TracebackType
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
+from pydantic import BaseModel, ConfigDict
 
 PROGRESS_METRIC = "train/iteration"
 MAX_BATCH = 900
@@ -200,3 +201,38 @@ def _safe(name: str) -> str:
 
 def _milliseconds() -> int:
     return int(time.time() * 1000)
+
+
+class TrackedRun(BaseModel):
+    """A run as MLflow knows it, for lists."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    name: str
+    experiment: str
+    state: str
+    iterations: int
+    success: float | None
+    ending: str
+
+
+def tracked_runs(root: Path) -> list[TrackedRun]:
+    """All runs below `root`, newest first; none when nothing was tracked yet."""
+    if not (root / "mlruns" / "mlflow.db").exists():
+        return []
+    client = open_client(root)
+    names = {item.experiment_id: item.name for item in client.search_experiments()}
+    runs = client.search_runs(list(names), order_by=["attributes.start_time DESC"])
+    return [
+        TrackedRun(
+            run_id=run.info.run_id,
+            name=run.info.run_name,
+            experiment=names[run.info.experiment_id],
+            state=run.info.status,
+            iterations=int(run.data.metrics.get(PROGRESS_METRIC, 0)),
+            success=run.data.metrics.get("evaluate/success"),
+            ending=run.data.tags.get("starpo.ending", ""),
+        )
+        for run in runs
+    ]
