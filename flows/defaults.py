@@ -28,7 +28,7 @@ DEFAULTS = {
     "TOKENIZERS_PARALLELISM": "false",
     # quiet terminals
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # its logs are in its page
     "TRANSFORMERS_VERBOSITY": "error",
     # this checkout's own Prefect home, results and servers
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

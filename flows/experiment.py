@@ -196,8 +196,9 @@ def _explain(error: ValidationError) -> str:
         key = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
             known = _known_keys(item["loc"][:-1])
-            near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1, cutoff=0.4)
-            hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+            near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1, cutoff=0.6)
+            guess = key.removesuffix(str(item["loc"][-1])) + near[0] if near else ""
+            hint = f"did you mean `{guess}`?" if near else f"known here: {', '.join(known)}"
             lines.append(f"unknown setting `{key}`\nhint: {hint}")
         elif item["type"] == "missing":
             lines.append(f"`{key}` is missing\nhint: add it to params.yaml or write `{key}=…`")

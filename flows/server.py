@@ -17,6 +17,8 @@ import httpx
 from flows.errors import ServerError
 from flows.processes import Leashed
 
+DELIVERY_TIMEOUT_S = 5.0
+
 # services that a server of one command does not need
 _SERVICES_OFF = {
     f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false"
@@ -139,4 +141,16 @@ def _configured(url: str) -> Iterator[None]:
     from prefect.settings import PREFECT_API_URL, temporary_settings  # noqa: PLC0415 - slow import
 
     with temporary_settings({PREFECT_API_URL: url}):
-        yield
+        try:
+            yield
+        finally:
+            _deliver()
+
+
+def _deliver() -> None:
+    """Sends the logs and events that are still queued, while the server is there to take them."""
+    from prefect.events.worker import EventsWorker  # noqa: PLC0415 - slow import
+    from prefect.logging.handlers import APILogWorker  # noqa: PLC0415
+
+    for queue in (APILogWorker, EventsWorker):
+        queue.drain_all(timeout=DELIVERY_TIMEOUT_S)

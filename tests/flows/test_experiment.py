@@ -38,7 +38,7 @@ def test_an_overridden_value_changes_the_digest_and_a_name_too() -> None:
         ({"rollout.group_size": 1}, "compares the members of a group\nhint"),
         ({"env.tag": "Socoban"}, "did you mean"),
         ({"env.settings.width2": 3}, "width2"),
-        ({"update.optimiser.mini_batches": 7}, "160 episodes .* do not divide"),
+        ({"update.optimiser.mini_batches": 7}, "256 episodes .* do not divide"),
         ({"rollout.sampling.temperature": -1}, "`rollout.sampling.temperature` = -1"),
     ],
 )

@@ -116,10 +116,12 @@ def test_A12_lanes_and_micro_batches_change_only_rounding(reduction, lanes, micr
     parts = split_over(
         lambda rows: gradient_job(rows, micro_tokens=micro_tokens, **options), batch, lanes
     )
-    np.testing.assert_allclose(flat(parts.gradients), flat(whole.gradients), atol=1e-6)
-    np.testing.assert_allclose(
-        flat(parts.critic_gradients), flat(whole.critic_gradients), atol=2e-6
-    )
+    for found, expected in (
+        (flat(parts.gradients), flat(whole.gradients)),
+        (flat(parts.critic_gradients), flat(whole.critic_gradients)),
+    ):
+        scale = max(1.0, float(np.linalg.norm(expected)))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale)
     for name, value in parts.sums.items():
         assert value == pytest.approx(whole.sums[name], rel=1e-5)
 
@@ -310,3 +312,31 @@ def test_a_micro_batch_without_sampled_tokens_is_harmless():
         result = compute_gradient(job)
         assert not flat(result.gradients).any()
         assert result.sums["tokens"] == 0
+
+
+@pytest.mark.parametrize("estimator", list(KLEstimator))
+def test_the_kl_term_is_that_of_the_policy_over_the_reference(estimator):
+    loss = LossSettings(kl_coefficient=0.3, kl_estimator=estimator)
+    batch = rich_batch()
+    sums = compute_gradient(gradient_job(batch, loss=loss)).sums
+    plain = compute_gradient(gradient_job(batch)).sums
+    d = np.concatenate([item.logprobs - item.reference_logprobs for item in batch])
+    d = d[np.isfinite(d)].astype(np.float64)
+    closed_form = {"k1": d, "abs": abs(d), "k2": d**2 / 2, "k3": np.exp(-d) + d - 1}[estimator]
+    assert sums["reference_kl"] == pytest.approx(closed_form.sum(), rel=1e-4, abs=1e-3)
+    added = 0.3 * closed_form.mean()
+    assert sums["loss"] == pytest.approx(plain["loss"] + added, rel=1e-4, abs=1e-4)
+
+
+def test_the_critic_is_fitted_at_the_state_before_each_sampled_token():
+    from models.critic import build_critic, values_of
+
+    batch = tiny_batch()
+    critic = build_critic(CONFIG, tensors_of(tiny_critic()))
+    values = values_of(critic, [item.tokens for item in batch])
+    errors = [
+        (row[:-1][item.sampled] - item.returns[item.sampled]) ** 2
+        for row, item in zip(values, batch, strict=True)
+    ]
+    sums = compute_gradient(gradient_job(batch, critic=tiny_critic())).sums
+    assert sums["value_error"] == pytest.approx(np.concatenate(errors).sum(), rel=1e-4)
