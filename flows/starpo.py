@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from uuid import UUID
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -116,6 +117,7 @@ def run_experiment(
         runtime = Runtime(store=store, lanes=lanes)
 
         shown = create_progress_artifact(0.0, key="starpo-progress", description=experiment.name)
+        assert isinstance(shown, UUID), "flows here are not asynchronous"  # noqa: S101
 
         def observe(iteration: int, metrics: dict[str, float]) -> None:
             tracker.log(iteration, metrics)

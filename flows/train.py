@@ -41,10 +41,12 @@ class Outcome:
     Attributes:
         evaluations: Record of each evaluation by iteration.
         history: Metrics of each iteration by iteration.
+        first: The policy that training started from.
         policy: The last policy.
         report: The report page.
     """
 
+    first: Reference
     policy: Reference
     evaluations: dict[int, Record] = field(default_factory=dict)
     history: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -84,7 +86,8 @@ class Training:
     def run(self) -> Outcome:
         """Trains to the end, or to a stop rule."""
         settings = self.experiment.train
-        outcome = Outcome(policy=self._first_policy())
+        first = self._first_policy()
+        outcome = Outcome(first=first, policy=first)
         skipped = 0
         for iteration in range(settings.iterations):
             metrics: dict[str, float] = {}
@@ -186,6 +189,7 @@ class Training:
                 "policy": outcome.policy,
                 "trajectories": trajectories,
                 "advantages": estimated.outputs["advantages"],
+                **self._reference(outcome),
             },
             seed=seed,
             label=f"update {number}",
@@ -194,6 +198,10 @@ class Training:
         outcome.trajectories[iteration] = trajectories
         outcome.policy = updated.outputs["policy"]
         return {name: value for record in records for name, value in record.metrics.items()}
+
+    def _reference(self, outcome: Outcome) -> dict[str, Reference]:
+        """The first policy as the reference of a KL term, where the loss has one."""
+        return {"reference": outcome.first} if self.experiment.update.loss.kl_coefficient else {}
 
     def _evaluate(self, outcome: Outcome, iteration: int) -> dict[str, float]:
         experiment = self.experiment

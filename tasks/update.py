@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.losses import LossSettings
-from models.policy import weights_digest
+from models.policy import load_parameters, weights_digest
 from models.sampling import Sampling
 from models.trainer import OptimiserSettings, load_state, save_state, update_policy
 from tasks.digest import derive_seed
@@ -48,6 +48,10 @@ def update(job: Job[UpdateJobSettings]) -> None:
         sampling=settings.sampling.model_dump(mode="json"),
     )
     check_advantages(trajectories, advantages)
+    reference = None
+    if "reference" in job.inputs:
+        weights = load_parameters(job.inputs["reference"])
+        reference = {name: value.numpy() for name, value in weights.items()}
     state = load_state(policy, settings=settings.update.optimiser, with_critic=settings.with_critic)
     job.metrics = update_policy(
         state,
@@ -58,5 +62,6 @@ def update(job: Job[UpdateJobSettings]) -> None:
         seed=derive_seed(job.seed, "update", settings.iteration),
         num_lanes=settings.lanes,
         run=job.lanes.map,
+        reference=reference,
     )
     save_state(state, previous=policy, folder=job.output("policy"))
