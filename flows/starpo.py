@@ -4,8 +4,8 @@ import logging
 import os
 import time
 from pathlib import Path
-from uuid import UUID
 from typing import Any
+from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import (

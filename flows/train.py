@@ -91,6 +91,7 @@ class Training:
         skipped = 0
         for iteration in range(settings.iterations):
             metrics: dict[str, float] = {}
+            self.runtime.publish = iteration % settings.diagnose_every == 0
             if iteration % settings.evaluate_every == 0:
                 metrics |= self._evaluate(outcome, iteration)
             metrics |= self._iterate(outcome, iteration)
@@ -103,6 +104,7 @@ class Training:
                 outcome.ending = Ending.STOPPED
                 outcome.reason = f"{skipped} updates in a row had nothing to learn from"
                 break
+        self.runtime.publish = True
         last = len(outcome.history)
         outcome.history[last] = self._evaluate(outcome, last)
         self.observe(last, outcome.history[last])

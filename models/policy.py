@@ -5,8 +5,10 @@
 and ignored by other programs.
 """
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,13 +57,23 @@ def save_next_policy(previous: Path, parameters: Mapping[str, Tensor], folder: P
     Args:
         previous: Folder of the policy before the update.
         parameters: The new weights by name.
-        folder: New folder; gets neither `trainer/` nor `critic/`.
+        folder: New folder; gets neither `trainer/` nor `critic/`. Files that stay the same are
+            hard links where both folders are on one disk.
     """
     folder.mkdir(parents=True)
     for file in previous.iterdir():
         if file.is_file() and file.name != WEIGHTS:
-            shutil.copy(file, folder / file.name)
+            _link(file, folder / file.name)
     save_weights(parameters, folder)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:  # another disk
+            raise
+        shutil.copy(source, target)
 
 
 def save_weights(parameters: Mapping[str, Tensor], folder: Path) -> None:

@@ -82,7 +82,8 @@ class Store:
         with _disk_errors(self.root):
             target.parent.mkdir(parents=True, exist_ok=True)
             for file in files:
-                _fsync(file)
+                if file.stat().st_nlink == 1:  # a link to a stored file is durable already
+                    _fsync(file)
             if target.exists():  # damaged: never mend in place
                 self._discard(target)
             path.rename(target)

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 PROGRESS_METRIC = "train/iteration"
 MAX_BATCH = 900
+SEND_AFTER = 200
 MAX_PARAM_CHARACTERS = 500
 
 
@@ -43,6 +44,7 @@ class Tracker:
     def __init__(self, client: MlflowClient, run_id: str, *, last_iteration: int) -> None:
         self._client, self.run_id = client, run_id
         self._last_iteration = last_iteration
+        self._waiting: list[Metric] = []
         self._ended = False
 
     @classmethod
@@ -86,15 +88,27 @@ class Tracker:
         return cls(client, run_id, last_iteration=last)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Logs an iteration's metrics in one call; an iteration that is there is left alone."""
+        """Logs an iteration's metrics; an iteration that is there is left alone.
+
+        Several iterations are sent together, so a killed process loses the last few here; the
+        resumed one sends them again from the stored stages.
+        """
         if iteration <= self._last_iteration:
             return
         now = _milliseconds()
-        values = [Metric(_safe(key), value, now, iteration) for key, value in metrics.items()]
-        values.append(Metric(PROGRESS_METRIC, iteration, now, iteration))
-        for start in range(0, len(values), MAX_BATCH):
-            self._client.log_batch(self.run_id, metrics=values[start : start + MAX_BATCH])
+        self._waiting += [
+            Metric(_safe(key), value, now, iteration) for key, value in metrics.items()
+        ]
+        self._waiting.append(Metric(PROGRESS_METRIC, iteration, now, iteration))
         self._last_iteration = iteration
+        if len(self._waiting) > SEND_AFTER:
+            self.send()
+
+    def send(self) -> None:
+        """Sends what waits."""
+        for start in range(0, len(self._waiting), MAX_BATCH):
+            self._client.log_batch(self.run_id, metrics=self._waiting[start : start + MAX_BATCH])
+        self._waiting = []
 
     def log_artifact(self, path: Path, *, name: str) -> None:
         """Copies a file to the run's artifacts under a readable name."""
@@ -127,6 +141,7 @@ class Tracker:
             self._end(RunState.KILLED)
 
     def _end(self, state: RunState) -> None:
+        self.send()
         self._client.set_terminated(self.run_id, status=state.value)
         self._ended = True
 
