@@ -201,13 +201,15 @@ def main() -> None:
 def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
     """Runs a flow of `flows.starpo` with a Prefect server behind it."""
     from flows.experiment import ROOT
-    from flows.server import prefect_server
+    from flows.server import await_task_runs, ended_task_runs, prefect_server
 
-    with prefect_server(ROOT):
+    with prefect_server(ROOT) as url:
         from flows import starpo
 
+        before = ended_task_runs(url)
         parameters["store"] = str(parameters["store"]) if parameters["store"] else None
         result: dict[str, Any] = getattr(starpo, name)(**parameters)
+        await_task_runs(url, before + result["num_executed"] + result["num_reused"])
     return result
 
 

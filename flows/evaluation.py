@@ -71,6 +71,8 @@ def evaluate_policy(
         "policy_digest": reference.digest,
         "environment": experiment.env.model_dump(mode="json"),
         "overrides": dict(overrides),
+        "num_executed": len(runtime.executed),
+        "num_reused": len(runtime.reused),
         "metrics": record.metrics,
         "trajectories": str(runtime.store.path(record.outputs["trajectories"])),
     }

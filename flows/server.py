@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -97,6 +98,23 @@ def prefect_server(root: Path) -> Iterator[str]:
             yield server.url
     finally:
         server.stop()
+
+
+def ended_task_runs(url: str) -> int:
+    """Number of task runs that the server has recorded to their end."""
+    ended = {"task_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}}
+    return int(httpx.post(f"{url}/task_runs/count", json=ended, timeout=5.0).json())
+
+
+def await_task_runs(url: str, number: int) -> None:
+    """Waits until the server has recorded so many ended task runs, or patience ends.
+
+    Prefect's server records task runs from a stream of events, some time after they happened; one
+    that is stopped too early forgets the last of them.
+    """
+    deadline = time.monotonic() + DELIVERY_TIMEOUT_S
+    while ended_task_runs(url) < number and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def services_url(root: Path) -> str | None:

@@ -195,3 +195,22 @@ def test_A16_no_live_group_leaves_nothing_and_no_group_neither(strategy):
 def test_bad_filter_settings_are_refused(change, message):
     with pytest.raises(ValidationError, match=message):
         FilterSettings(**change)
+
+
+def test_a_group_whose_score_is_rounding_only_is_dead():
+    settings = FilterSettings(strategy=Strategy.TOP_K_ABS, value=2)
+    assert keep_groups(np.array([1e-12, 1.0]), settings=settings) == [1]
+
+
+def test_scores_in_closed_form():
+    groups = [np.array([1.0, 3.0]), np.array([2.0, 2.0, 5.0])]
+    for metric, expected in (
+        (Metric.REWARD_STD, [2**0.5, 3**0.5]),
+        (Metric.REWARD, [2, 3]),
+        (Metric.REWARD_SUM, [4, 9]),
+    ):
+        assert group_scores(groups, metric=metric).tolist() == pytest.approx(expected)
+
+
+def test_top_p_stops_where_the_share_is_reached_exactly_in_spite_of_rounding():
+    assert keep_groups(np.array([6.0, 2.0, 1.0, 1.0]), settings=FilterSettings()) == [0, 1, 2]
