@@ -112,7 +112,9 @@ class Bandit(TextEnvironment):
     def pairs(self) -> tuple[Pair, ...]:
         """Returns the (suggests safety, suggests risk) names of this split."""
         if self.settings.names is Names.RECOMBINED:
-            return tuple(pair for pair in RECOMBINED_PAIRS if split_of("|".join(pair)) is self.split)
+            return tuple(
+                pair for pair in RECOMBINED_PAIRS if split_of("|".join(pair)) is self.split
+            )
         return TRAINING_PAIRS if self.split is Split.TRAIN else UNSEEN_PAIRS
 
     def _begin(self, seed: int, noise: random.Random) -> None:

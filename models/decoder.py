@@ -9,10 +9,10 @@ D head size, W width, V vocabulary.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -162,6 +162,10 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_epsilon)
 
+    def each_layer(self) -> Iterator[Layer]:
+        """The layers, in order, with their type."""
+        return (cast(Layer, layer) for layer in self.layers)
+
 
 class Decoder(nn.Module):
     """A causal language model.
@@ -194,7 +198,7 @@ class Decoder(nn.Module):
         """
         layout = Packing(lengths, self.config)
         x = self.model.embed_tokens(tokens)
-        for layer in self.model.layers:
+        for layer in self.model.each_layer():
             x = x + _packed_attention(layer.self_attn, layer.input_layernorm(x), layout)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         y: Tensor = self.model.norm(x)

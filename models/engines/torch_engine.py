@@ -192,7 +192,9 @@ class _Network:
         with torch.inference_mode():
             self.embedding = decoder.model.embed_tokens.weight.detach()
             self.head, self.norm = decoder.head.detach(), decoder.model.norm.weight.detach()
-            self.layers = [_FusedLayer(layer, decoder.config) for layer in decoder.model.layers]
+            self.layers = [
+                _FusedLayer(layer, decoder.config) for layer in decoder.model.each_layer()
+            ]
             self.cos, self.sin = rotations(decoder.config, decoder.config.max_context)
 
     def prefill(self, slots: list[int], new: list[NDArray[np.int32]], starts: list[int]) -> Tensor:
@@ -315,7 +317,7 @@ class _FusedLayer:
         config = self.config
         size, epsilon = config.head_dim, config.norm_epsilon
         x = F.rms_norm(x, (x.shape[-1],), self.norms[0], epsilon)
-        heads = F.linear(x, self.qkv, self.qkv_bias).unflatten(-1, (-1, size))
+        heads = F.linear(x, self.qkv, self.qkv_bias).view(x.shape[0], -1, size)
         shared = config.num_key_value_heads
         q, k, v = heads.split([config.num_heads, shared, shared], dim=1)
         if self.qk_norms is not None:

@@ -83,9 +83,7 @@ def test_a_compact_prompt_evaluates_on_known_professions_a_full_one_on_unseen():
     assert set(training) | set(pairs[PromptStyle.COMPACT]) == set(RECOMBINED_PAIRS)
     assert not set(training) & set(pairs[PromptStyle.COMPACT])
     assert len(pairs[PromptStyle.COMPACT]) >= 16
-    chosen = get_tag("Bandit").with_overrides(
-        prompt="compact", settings={"names": "pairs"}
-    )
+    chosen = get_tag("Bandit").with_overrides(prompt="compact", settings={"names": "pairs"})
     assert make_environment(chosen, split=Split.EVALUATION).pairs() == UNSEEN_PAIRS
 
 

@@ -31,7 +31,10 @@ def test_an_overridden_value_changes_the_digest_and_a_name_too() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"rollout.group": 4}, r"unknown setting `rollout.group`\nhint: did you mean `rollout.groups`"),
+        (
+            {"rollout.group": 4},
+            "hint: did you mean `rollout.groups`",
+        ),
         ({"nonsense": 4}, "unknown setting `nonsense`\nhint: known here: name, seed"),
         ({"rollout.groups": 0}, "`rollout.groups` = 0: .*greater than or equal to 1"),
         ({"rollout.groups": "many"}, "`rollout.groups` = 'many': .*valid integer"),
