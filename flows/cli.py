@@ -135,10 +135,9 @@ def status(*, store: StoreFolder = None, as_json: AsJson = False) -> None:
 
     Example: starpo status --json
     """
-    from flows.experiment import ROOT
     from flows.status import print_status, read_status
 
-    found = read_status(ROOT, store=store)
+    found = read_status(defaults.HOME, store=store)
     if as_json:
         _print_json(found.model_dump(mode="json"))
     else:
@@ -152,9 +151,8 @@ def doctor(*, as_json: AsJson = False) -> None:
     Example: starpo doctor
     """
     from flows.doctor import diagnose, findings_json, findings_table, healthy
-    from flows.experiment import ROOT
 
-    findings = diagnose(ROOT)
+    findings = diagnose(defaults.HOME)
     if as_json:
         _print_json(findings_json(findings))
     else:
@@ -173,11 +171,10 @@ def up(
 
     Example: starpo up mlflow
     """
-    from flows.experiment import ROOT
     from flows.services import parse_services
     from flows.services import up as run_services
 
-    run_services(ROOT, services=parse_services(services or []), console=console)
+    run_services(defaults.HOME, services=parse_services(services or []), console=console)
 
 
 def main() -> None:
@@ -200,10 +197,9 @@ def main() -> None:
 
 def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
     """Runs a flow of `flows.starpo` with a Prefect server behind it."""
-    from flows.experiment import ROOT
     from flows.server import await_task_runs, ended_task_runs, prefect_server
 
-    with prefect_server(ROOT) as url:
+    with prefect_server(defaults.HOME) as url:
         from flows import starpo
 
         before = ended_task_runs(url)

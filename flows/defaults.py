@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STATE = ROOT / ".starpo"
+HOME = Path(os.environ.get("STARPO_HOME", ROOT)).absolute()
+"""Holds `.starpo` (store, servers' state, logs) and `mlruns`: the checkout, or `STARPO_HOME`."""
 
 DEFAULTS = {
     # no telemetry
@@ -30,11 +31,11 @@ DEFAULTS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # its logs are in its page
     "TRANSFORMERS_VERBOSITY": "error",
-    # this checkout's own Prefect home, results and servers
+    # an own Prefect home, results and servers
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    "MLFLOW_TRACKING_URI": f"sqlite:///{ROOT / 'mlruns' / 'mlflow.db'}",
-    "PREFECT_HOME": str(STATE / "prefect"),
-    "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(STATE / "prefect" / "results"),
+    "MLFLOW_TRACKING_URI": f"sqlite:///{HOME / 'mlruns' / 'mlflow.db'}",
+    "PREFECT_HOME": str(HOME / ".starpo" / "prefect"),
+    "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(HOME / ".starpo" / "prefect" / "results"),
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
+from flows.defaults import ROOT
 from flows.errors import FlowsError
 from flows.server import free_port, services_url
 
@@ -51,11 +52,11 @@ def diagnose(root: Path) -> list[Finding]:
     """Checks everything; changes nothing.
 
     Args:
-        root: The checkout.
+        root: Holds `.starpo` and `mlruns`.
     """
     return [
         _python(),
-        *_packages(root),
+        *_packages(),
         *_extras(),
         _device(),
         _disk(root),
@@ -92,9 +93,9 @@ def _python() -> Finding:
     return Finding("Python", State.OK, ".".join(map(str, sys.version_info[:3])))
 
 
-def _packages(root: Path) -> list[Finding]:
+def _packages() -> list[Finding]:
     """One finding for all locked packages that are right, and one for each that is not."""
-    lock = root / "requirements.lock"
+    lock = ROOT / "requirements.lock"
     if not lock.exists():
         return [Finding("packages", State.NOTE, "no requirements.lock here", "")]
     pinned = dict(

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from flows.defaults import ROOT
 from flows.errors import ExperimentError
 from tasks.advantage import AdvantageSettings
 from tasks.diagnose import DiagnoseSettings
@@ -21,7 +22,6 @@ from tasks.rollout import RolloutSettings
 from tasks.update import UpdateSettings
 from tasks.warmstart import WarmstartSettings
 
-ROOT = Path(__file__).resolve().parent.parent
 PARAMS = ROOT / "params.yaml"
 
 

@@ -78,7 +78,7 @@ def prefect_server(root: Path) -> Iterator[str]:
     """A Prefect API for this process: configured, running by `starpo up`, or our own.
 
     Args:
-        root: The checkout.
+        root: Holds `.starpo`.
     """
     found = os.environ.get("PREFECT_API_URL") or services_url(root)
     if found:

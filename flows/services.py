@@ -15,6 +15,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from flows.defaults import ROOT
 from flows.errors import ServerError
 from flows.processes import Leashed
 from flows.server import OwnServer, free_port, services_file, services_url
@@ -50,7 +51,7 @@ def up(root: Path, *, services: Collection[Service], console: Console) -> None:
     """Starts services, shows their addresses, and waits until Ctrl-C.
 
     Args:
-        root: The checkout.
+        root: Holds `.starpo` and `mlruns`.
         services: Which; at least one.
         console: Where the addresses are shown.
 
@@ -88,7 +89,7 @@ def _start_prefect(root: Path, children: dict[str, Leashed]) -> OwnServer:
 
 def _start_worker(root: Path, server: OwnServer, children: dict[str, Leashed]) -> str:
     url = server.wait()
-    _deploy(root, url)
+    _deploy(url)
     children["worker"] = Leashed(
         [*_tool("prefect"), "worker", "start", "--pool", POOL, "--type", "process"],
         log=root / ".starpo" / "logs" / "worker.log",
@@ -115,7 +116,7 @@ def _start_mlflow(root: Path, children: dict[str, Leashed]) -> str:
     return url
 
 
-def _deploy(root: Path, url: str) -> None:
+def _deploy(url: str) -> None:
     """Creates the work pool and the deployments of prefect.yaml; again changes nothing."""
     for arguments in (
         ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
@@ -123,7 +124,7 @@ def _deploy(root: Path, url: str) -> None:
     ):
         done = subprocess.run(  # noqa: S603 - our own tool
             [*_tool("prefect"), *arguments],
-            cwd=root,
+            cwd=ROOT,
             env={**os.environ, "PREFECT_API_URL": url},
             capture_output=True,
             text=True,

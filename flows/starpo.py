@@ -16,8 +16,9 @@ from prefect.artifacts import (
 from prefect.runtime import flow_run
 from rich.console import Console
 
+from flows.defaults import HOME
 from flows.evaluation import evaluate_policy
-from flows.experiment import ROOT, Experiment, Scale, load_experiment
+from flows.experiment import Experiment, Scale, load_experiment
 from flows.progress import TrainingProgress
 from flows.summary import Summary, markdown, summarise_run
 from flows.train import Training
@@ -28,7 +29,7 @@ from tasks.store import Store
 from tasks.tracking import Tracker
 
 PROGRESS_EVERY = 10
-STORE = ROOT / ".starpo" / "store"
+STORE = HOME / ".starpo" / "store"
 
 
 def _train_run_name() -> str:
@@ -106,7 +107,7 @@ def run_experiment(
         store.writer(purpose=f"training {experiment.name}"),
         Lanes(workers=workers) as lanes,
         Tracker.open(
-            ROOT,
+            HOME,
             experiment=experiment.env.tag,
             run_key=experiment.digest,
             name=f"{experiment.name} seed {experiment.seed}",

@@ -31,7 +31,7 @@ def read_status(root: Path, *, store: Path | None) -> Status:
     """Looks; changes nothing.
 
     Args:
-        root: The checkout.
+        root: Holds `.starpo` and `mlruns`.
         store: Folder of the store; the checkout's own when None.
     """
     place = Store(store or root / ".starpo" / "store")

@@ -1,0 +1,198 @@
+"""Kills a training run with SIGKILL at random moments; the result must not change.
+
+Trains a small experiment once without interruption, then once with kills, each time continuing with
+the same command, and compares everything that is kept: the final policy, every stage's outputs,
+the ids of all episodes, MLflow's steps. Nothing may be lost, repeated, or left behind.
+
+    python scripts/kill_test.py --kills 10
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+from tasks.tracking import open_client
+
+OVERRIDES = [
+    "train.iterations=6",
+    "train.evaluate_every=3",
+    "train.diagnose_every=2",
+    "rollout.groups=8",
+    "warmstart.episodes=640",
+    "evaluate.instances=32",
+]
+ORPHAN_PATIENCE_S = 15.0
+console = Console()
+
+
+def command() -> list[str]:
+    """The training command."""
+    return [str(Path(sys.executable).parent / "starpo"), "train", "--json", *OVERRIDES]
+
+
+def environment(home: Path) -> dict[str, str]:
+    """This process's environment with a home of its own."""
+    return {**os.environ, "STARPO_HOME": str(home)}
+
+
+def run_to_end(home: Path) -> tuple[dict[str, object], float]:
+    """Runs the command to its end.
+
+    Returns:
+        The run's summary and the seconds that it took.
+    """
+    started = time.monotonic()
+    done = subprocess.run(
+        command(), env=environment(home), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"the command failed:\n{done.stdout}\n{done.stderr}")
+    summary: dict[str, object] = json.loads(done.stdout)
+    return summary, time.monotonic() - started
+
+
+def run_and_kill(home: Path, after_s: float) -> bool:
+    """Runs the command and kills it with SIGKILL.
+
+    Returns:
+        Whether it was still running when the time came.
+    """
+    process = subprocess.Popen(
+        command(),
+        env=environment(home),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        process.wait(after_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        return True
+    return False
+
+
+def processes_of(home: Path) -> list[int]:
+    """Processes that were started for a home: all of them carry it in their environment."""
+    found = []
+    mark = f"STARPO_HOME={home}".encode()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                carries = mark in (folder / "environ").read_bytes().split(b"\0")
+                zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if carries and not zombie:
+                found.append(int(folder.name))
+    return found
+
+
+def await_no_orphans(home: Path) -> list[int]:
+    """Processes that outlive a killed command for longer than a moment."""
+    deadline = time.monotonic() + ORPHAN_PATIENCE_S
+    while (left := processes_of(home)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def stage_outputs(home: Path) -> dict[str, dict[str, str]]:
+    """Digests of every stage's outputs by the stage's label."""
+    records = (home / ".starpo" / "store" / "records").rglob("*.json")
+    loaded = [json.loads(path.read_text()) for path in records]
+    return {
+        record["label"]: {name: item["digest"] for name, item in record["outputs"].items()}
+        for record in loaded
+        if record["label"] != "report"
+    }
+
+
+def episodes(home: Path) -> Counter[str]:
+    """How often each training episode is in the stored rollouts."""
+    store = home / ".starpo" / "store"
+    ids: Counter[str] = Counter()
+    for path in (store / "records").rglob("*.json"):
+        record = json.loads(path.read_text())
+        if record["stage"] == "rollout":
+            digest = record["outputs"]["trajectories"]["digest"]
+            shard = store / "objects" / digest[:2] / f"{digest}.parquet"
+            ids.update(pl.read_parquet(shard, columns=["episode"])["episode"].to_list())
+    return ids
+
+
+def tracked(home: Path) -> tuple[int, list[str], int]:
+    """Number of MLflow runs, their states, and how many steps were logged more than once."""
+    client = open_client(home)
+    experiments = [item.experiment_id for item in client.search_experiments()]
+    runs = client.search_runs(experiments)
+    history = [
+        (run.info.run_id, metric.step)
+        for run in runs
+        for metric in client.get_metric_history(run.info.run_id, "update/steps")
+    ]
+    return len(runs), [run.info.status for run in runs], len(history) - len(set(history))
+
+
+def main() -> int:
+    """Runs the test.
+
+    Returns:
+        0 when nothing differs.
+    """
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=10, help="number of kills")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    arguments = parser.parse_args()
+    draw = random.Random(arguments.seed)  # noqa: S311 - moments, not secrets
+    with tempfile.TemporaryDirectory(prefix="starpo-kill-") as folder:
+        whole, killed = Path(folder) / "whole", Path(folder) / "killed"
+        expected, whole_s = run_to_end(whole)
+        console.print(f"uninterrupted: {whole_s:.1f} s, policy {expected['policy_digest']}")
+        kills, orphans, attempts = 0, 0, 0
+        while kills < arguments.kills and attempts < 4 * arguments.kills:
+            attempts += 1
+            after_s = draw.uniform(0.5, whole_s)
+            if run_and_kill(killed, after_s):
+                kills += 1
+                left = await_no_orphans(killed)
+                orphans += len(left)
+                console.print(f"kill {kills}: after {after_s:.1f} s, orphans {left or 'none'}")
+        result, rest_s = run_to_end(killed)
+        console.print(f"last run: {rest_s:.1f} s, {result['num_reused']} stages reused")
+        ids, expected_ids = episodes(killed), episodes(whole)
+        runs, states, repeated_steps = tracked(killed)
+        facts = {
+            "kills": (kills == arguments.kills, str(kills)),
+            "final policy": (result["policy_digest"] == expected["policy_digest"], "equal digests"),
+            "outputs of every stage": (stage_outputs(killed) == stage_outputs(whole), "equal"),
+            "episodes lost": (not expected_ids - ids, str(len(expected_ids - ids))),
+            "episodes repeated": (not ids - expected_ids, str(len(ids - expected_ids))),
+            "orphaned processes": (orphans == 0, str(orphans)),
+            "work in progress left": (not list((killed / ".starpo/store").glob("tmp/*")), "none"),
+            "MLflow runs": (runs == 1 and states == ["FINISHED"], f"{runs}, {states}"),
+            "MLflow steps repeated": (repeated_steps == 0, str(repeated_steps)),
+        }
+    table = Table(title=f"{kills} kills", title_justify="left")
+    for column in ("what", "found", "holds"):
+        table.add_column(column)
+    for name, (holds, found) in facts.items():
+        table.add_row(name, found if holds else f"[red]{found}[/red]", "yes" if holds else "NO")
+    console.print(table)
+    return 0 if all(holds for holds, _ in facts.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
