@@ -86,7 +86,7 @@ class Experiment(BaseModel):
         """Identity of the experiment."""
         return digest_json(self.model_dump(mode="json"))
 
-    def flat(self) -> dict[str, str | int | float | bool]:
+    def flat(self) -> dict[str, str | int | float | bool | list[str] | None]:
         """Every setting by its dotted name."""
         return dict(_flatten(self.model_dump(mode="json")))
 

@@ -33,6 +33,14 @@ class ContextError(ModelsError, ValueError):
     """A prompt and its reply that do not fit into the policy's context."""
 
 
+class RequestError(ModelsError, ValueError):
+    """A sampling request that no engine can serve, or two requests for one sequence."""
+
+
+class NonFiniteError(ModelsError, ArithmeticError):
+    """A policy whose scores are no numbers: nothing can be sampled from it."""
+
+
 class StaleWeightsError(ModelsError, RuntimeError):
     """An engine that does not hold the weights that were asked for."""
 

@@ -1,6 +1,7 @@
 """Sampling of tokens: the distribution, and noise from seed, sequence and position alone."""
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -58,32 +59,44 @@ def uniforms(
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def sample(logits: Tensor, draws: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class Draw:
+    """One sampled token per row.
+
+    Attributes:
+        tokens: int64, [B].
+        logprobs: Their log-probs under the sampling distribution, float32, [B].
+        keep_mass: Mass that top-k and top-p kept of the tempered softmax, float32, [B]; its
+            logarithm plus the log-prob is what a trainer without truncation computes (L3).
+    """
+
+    tokens: Tensor
+    logprobs: Tensor
+    keep_mass: Tensor
+
+
+def sample(logits: Tensor, draws: Tensor, sampling: Sampling) -> Draw:
     """Samples one token per row by inverting the distribution function.
 
     Args:
         logits: Scores, float32, [B, V].
         draws: Uniform numbers, float64, [B].
-        sampling: The distribution.
-
-    Returns:
-        Tokens, int64, [B], and their log-probs under the sampling distribution, float32, [B].
+        sampling: The distribution; at temperature 0 it is certain of the likeliest token.
     """
+    certain = torch.ones(len(draws))
     if sampling.temperature == 0:
-        tokens = logits.argmax(-1)
-        return tokens, torch.zeros_like(draws, dtype=torch.float32)
+        return Draw(logits.argmax(-1), torch.zeros_like(certain), certain)
     log_p = torch.log_softmax(logits / sampling.temperature, dim=-1)
-    if sampling.truncates:
-        log_p = _truncate(log_p, sampling)
+    log_p, keep_mass = _truncate(log_p, sampling) if sampling.truncates else (log_p, certain)
     mass = log_p.double().exp().cumsum_(-1)
     targets = draws * mass[:, -1]  # the last entry is 1 up to rounding
     tokens = torch.searchsorted(mass, targets[:, None], right=True).squeeze(-1)
     tokens = tokens.clamp_(max=logits.shape[-1] - 1)
-    return tokens, log_p.gather(-1, tokens[:, None]).squeeze(-1)
+    return Draw(tokens, log_p.gather(-1, tokens[:, None]).squeeze(-1), keep_mass)
 
 
-def _truncate(log_p: Tensor, sampling: Sampling) -> Tensor:
-    """Excludes tokens outside top-k, then outside top-p, and renormalises."""
+def _truncate(log_p: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Excludes tokens outside top-k, then outside top-p; renormalised log-probs, mass kept."""
     ordered, order = log_p.sort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(log_p.shape[-1])
     outside = torch.zeros_like(ordered, dtype=torch.bool)
@@ -93,7 +106,9 @@ def _truncate(log_p: Tensor, sampling: Sampling) -> Tensor:
     before = ordered.exp().cumsum(-1) - ordered.exp()
     outside |= before >= sampling.top_p
     kept = torch.zeros_like(outside).scatter(-1, order, ~outside)
-    return torch.log_softmax(log_p.masked_fill(~kept, -torch.inf), dim=-1)
+    log_p = log_p.masked_fill(~kept, -torch.inf)
+    log_mass = log_p.logsumexp(-1)
+    return log_p - log_mass[:, None], log_mass.exp()
 
 
 def _mix(state: np.uint64 | NDArray[np.uint64]) -> NDArray[np.uint64]:

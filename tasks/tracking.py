@@ -55,7 +55,7 @@ class Tracker:
         experiment: str,
         run_key: str,
         name: str,
-        parameters: Mapping[str, str | int | float | bool],
+        parameters: Mapping[str, object],
         tags: Mapping[str, str] | None = None,
     ) -> "Tracker":
         """Starts or continues the run of an experiment.

@@ -49,12 +49,14 @@ class Completion:
         key: Id of the sequence.
         tokens: The sampled ids, with the stop token if it was sampled, int32, [n].
         logprobs: Log-probs of the sampling distribution, float32, [n].
+        keep_mass: Mass that top-k and top-p kept at each token, float32, [n]; 1 without them.
         stop_reason: Why it ended.
     """
 
     key: str
     tokens: NDArray[np.int32]
     logprobs: NDArray[np.float32]
+    keep_mass: NDArray[np.float32]
     stop_reason: StopReason
 
 

@@ -33,35 +33,49 @@ class KeyValueCache:
         self.keys, self.values = torch.empty(shape), torch.empty(shape)
         self.lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._ids: list[NDArray[np.int32]] = []
+        self._names: list[str] = []
         self._slot: dict[str, int] = {}
 
     @property
     def num_sequences(self) -> int:
         """Number of sequences that hold a slot."""
-        return len(self._slot)
+        return len(self._names)
 
-    def place(self, keys: list[str], *, length: int) -> None:
-        """Gives the sequences slots 0, 1, … in this order, with room for `length` positions."""
-        for name in keys:
+    def place(self, names: list[str], *, length: int) -> list[str]:
+        """Gathers the sequences in the first slots, with room for `length` positions.
+
+        Those that are there already stay where they are: moving keys costs more than any order is
+        worth.
+
+        Returns:
+            The names in the order of their slots.
+        """
+        for name in names:
             if name not in self._slot:
-                self._slot[name] = len(self._slot)
+                self._slot[name] = len(self._names)
+                self._names.append(name)
                 self._ids.append(np.empty(0, dtype=np.int32))
-        self._grow(slots=len(self._slot), positions=length)
-        for target, name in enumerate(keys):
-            self.swap(self._slot[name], target)
+        self._grow(slots=len(self._names), positions=length)
+        wanted, num = set(names), len(names)
+        free = [slot for slot, name in enumerate(self._names[:num]) if name not in wanted]
+        strays = [name for name in names if self._slot[name] >= num]
+        for slot, name in zip(free, strays, strict=True):
+            self.swap(slot, self._slot[name])
+        return self._names[:num]
 
     def swap(self, first: int, second: int) -> None:
         """Exchanges two slots."""
         if first == second:
             return
-        pair, reverse = [first, second], [second, first]
-        used = int(self.lengths[pair].max())
+        used = int(max(self.lengths[first], self.lengths[second]))
         for cache in (self.keys, self.values):
-            cache[:, pair, :, :used] = cache[:, reverse, :, :used]
-        self.lengths[pair] = self.lengths[reverse]
-        self._ids[first], self._ids[second] = self._ids[second], self._ids[first]
-        names = {slot: name for name, slot in self._slot.items() if slot in (first, second)}
-        self._slot[names[first]], self._slot[names[second]] = second, first
+            moved = cache[:, first, :, :used].clone()
+            cache[:, first, :, :used] = cache[:, second, :, :used]
+            cache[:, second, :, :used] = moved
+        for column in (self.lengths, self._ids, self._names):
+            column[first], column[second] = column[second], column[first]
+        for slot in (first, second):
+            self._slot[self._names[slot]] = slot
 
     def copy(self, source: int, targets: list[int]) -> None:
         """Copies a slot's positions to others."""
@@ -85,6 +99,7 @@ class KeyValueCache:
         different = np.flatnonzero(cached[:limit] != tokens[:limit])
         kept = int(different[0]) if different.size else limit
         self.lengths[slot] = kept
+        self._ids[slot] = cached[:kept]  # what follows is overwritten, even if sampling fails
         return kept
 
     def remember(self, name: str, tokens: NDArray[np.int32]) -> None:
@@ -96,9 +111,10 @@ class KeyValueCache:
         for name in names:
             if name not in self._slot:
                 continue
-            last = len(self._slot) - 1
+            last = len(self._names) - 1
             self.swap(self._slot[name], last)
             del self._slot[name]
+            self._names.pop()
             self._ids.pop()
             self.lengths[last] = 0
 

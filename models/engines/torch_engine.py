@@ -21,7 +21,7 @@ from torch import Tensor
 from models.decoder import Decoder, DecoderConfig, Layer, rotate, rotations
 from models.engines.base import Completion, Request, StopReason
 from models.engines.cache import KeyValueCache
-from models.errors import ContextError, StaleWeightsError
+from models.errors import ContextError, NonFiniteError, RequestError, StaleWeightsError
 from models.policy import load_decoder, stop_tokens, weights_digest
 from models.sampling import Sampling, sample, sequence_key, uniforms
 
@@ -68,17 +68,12 @@ class TorchEngine:
             seed: With the key and the position it determines each draw.
 
         Raises:
+            RequestError: An empty prompt or reply, or a key asked twice.
             ContextError: A prompt and its reply do not fit into the policy's context.
+            NonFiniteError: The weights give scores that are no numbers.
         """
         network = self._loaded()
-        for request in requests:
-            longest = len(request.tokens) + request.max_new_tokens
-            if longest > network.config.max_context:
-                raise ContextError(
-                    f"sequence `{request.key}`: {len(request.tokens)} prompt tokens and up to "
-                    f"{request.max_new_tokens} new ones exceed the context of "
-                    f"{network.config.max_context}\nhint: shorter prompts or replies"
-                )
+        _check(requests, max_context=network.config.max_context)
         with torch.inference_mode():
             return _generate(network, requests, sampling=sampling, seed=seed)
 
@@ -93,6 +88,25 @@ class TorchEngine:
         return self._network
 
 
+def _check(requests: Sequence[Request], *, max_context: int) -> None:
+    seen: set[str] = set()
+    for request in requests:
+        prompt, reply = len(request.tokens), request.max_new_tokens
+        if request.key in seen:
+            raise RequestError(f"two requests for sequence `{request.key}`\nhint: ask once a turn")
+        seen.add(request.key)
+        if prompt < 1 or reply < 1:
+            raise RequestError(
+                f"sequence `{request.key}`: {prompt} prompt tokens and at most {reply} new ones\n"
+                "hint: both must be at least 1"
+            )
+        if prompt + reply > max_context:
+            raise ContextError(
+                f"sequence `{request.key}`: {prompt} prompt tokens and up to {reply} new ones "
+                f"exceed the context of {max_context}\nhint: shorter prompts or replies"
+            )
+
+
 @dataclass
 class _Row:
     """One reply being sampled."""
@@ -101,12 +115,14 @@ class _Row:
     noise_key: np.uint64
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    keep_mass: list[float] = field(default_factory=list)
     stop_reason: StopReason | None = None
 
-    def take(self, token: int, logprob: float, *, stops: frozenset[int]) -> bool:
+    def take(self, token: int, logprob: float, keep_mass: float, *, stops: frozenset[int]) -> bool:
         """Appends a sampled token; says whether the reply has ended."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
+        self.keep_mass.append(keep_mass)
         if token in stops:
             self.stop_reason = StopReason.STOP_TOKEN
         elif len(self.tokens) == self.request.max_new_tokens:
@@ -117,24 +133,24 @@ class _Row:
 def _generate(
     network: "_Network", requests: Sequence[Request], *, sampling: Sampling, seed: int
 ) -> list[Completion]:
-    rows = [_Row(request, sequence_key(request.key)) for request in requests]
-    cache = network.cache
-    if not rows:
+    if not requests:
         return []
-    length = max(len(row.request.tokens) + row.request.max_new_tokens for row in rows)
-    cache.place([row.request.key for row in rows], length=length)
-    logits = _prefill(network, [row.request for row in rows])
-    active = list(rows)
+    rows = {request.key: _Row(request, sequence_key(request.key)) for request in requests}
+    cache = network.cache
+    length = max(len(request.tokens) + request.max_new_tokens for request in requests)
+    active = [rows[name] for name in cache.place(list(rows), length=length)]
+    logits = _prefill(network, [row.request for row in active])
     noise_keys = np.array([row.noise_key for row in active])
     while active:
         num = len(active)
         positions = cache.lengths[:num].copy()
         draws = torch.from_numpy(uniforms(seed, noise_keys, positions))
-        tokens, logprobs = sample(logits, draws, sampling)
-        sampled = zip(tokens.tolist(), logprobs.tolist(), strict=True)
+        draw = sample(logits, draws, sampling)
+        tokens = draw.tokens
+        sampled = zip(*(column.tolist() for column in vars(draw).values()), strict=True)
         ended = [
-            row.take(token, logprob, stops=network.stops)
-            for row, (token, logprob) in zip(active, sampled, strict=True)
+            row.take(*values, stops=network.stops)
+            for row, values in zip(active, sampled, strict=True)
         ]
         for slot in np.flatnonzero(ended)[::-1].tolist():
             last = len(active) - 1
@@ -147,18 +163,26 @@ def _generate(
         if active:
             logits = network.step(tokens, cache.lengths[: len(active)])
             cache.lengths[: len(active)] += 1
-    for row in rows:
+    for name, row in rows.items():
         fed = np.array(row.tokens[:-1], dtype=np.int32)  # the last token was never fed
-        cache.remember(row.request.key, np.concatenate([row.request.tokens, fed]))
-    return [_completion(row) for row in rows]
+        cache.remember(name, np.concatenate([row.request.tokens, fed]))
+    return [_completion(row) for row in rows.values()]
 
 
 def _completion(row: _Row) -> Completion:
     assert row.stop_reason is not None, "the loop ends when every reply has"  # noqa: S101
+    logprobs = np.array(row.logprobs, dtype=np.float32)
+    if not np.isfinite(logprobs).all():
+        raise NonFiniteError(
+            f"sequence `{row.request.key}`: a sampled token has log-prob "
+            f"{logprobs[~np.isfinite(logprobs)][0]}\n"
+            "hint: the policy's weights are broken; go back to an earlier policy"
+        )
     return Completion(
         key=row.request.key,
         tokens=np.array(row.tokens, dtype=np.int32),
-        logprobs=np.array(row.logprobs, dtype=np.float32),
+        logprobs=logprobs,
+        keep_mass=np.array(row.keep_mass, dtype=np.float32),
         stop_reason=row.stop_reason,
     )
 
@@ -218,6 +242,8 @@ class _Network:
         where = torch.from_numpy(positions)
         longest = int(positions.max()) + 1
         owners = torch.tensor(slots)
+        first_slots = slots == list(range(len(slots)))
+        owned = slice(len(slots)) if first_slots else owners  # a view where that is possible
         seen = torch.full((len(slots) * max(counts),), longest, dtype=torch.int64)
         seen[grid] = where
         visible = (torch.arange(longest) <= seen[:, None]).view(len(slots), 1, max(counts), longest)
@@ -231,8 +257,8 @@ class _Network:
             padded = q.new_zeros(len(slots) * max(counts), *q.shape[1:]).index_copy_(0, grid, q)
             y = F.scaled_dot_product_attention(
                 padded.view(len(slots), max(counts), *q.shape[1:]).transpose(1, 2),
-                keys[owners, :, :longest],
-                values[owners, :, :longest],
+                keys[owned, :, :longest],
+                values[owned, :, :longest],
                 attn_mask=visible,
                 enable_gqa=q.shape[1] != k.shape[1],
             )
@@ -319,7 +345,7 @@ class _FusedLayer:
         x = F.rms_norm(x, (x.shape[-1],), self.norms[0], epsilon)
         heads = F.linear(x, self.qkv, self.qkv_bias).view(x.shape[0], -1, size)
         shared = config.num_key_value_heads
-        q, k, v = heads.split([config.num_heads, shared, shared], dim=1)
+        q, k, v = torch.split(heads, [config.num_heads, shared, shared], dim=1)
         if self.qk_norms is not None:
             q = F.rms_norm(q, (size,), self.qk_norms[0], epsilon)
             k = F.rms_norm(k, (size,), self.qk_norms[1], epsilon)
