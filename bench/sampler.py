@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -124,10 +125,8 @@ def main() -> None:
         for name, (shortest, longest) in SPANS.items():
             job = make_job(shortest=shortest, longest=longest)
             sides = (
-                (lambda: sample_with_engine(engine, job)),
-                (  # noqa: B023 - used in this round
-                    lambda: sample_with_generate(model, job)  # noqa: B023 - likewise
-                ),
+                partial(sample_with_engine, engine, job),
+                partial(sample_with_generate, model, job),
             )
             rounds = [[seconds(side) for side in sides] for _ in range(NUM_ROUNDS + 1)][1:]
             ours, theirs = (statistics.median(column) for column in zip(*rounds, strict=True))

@@ -213,8 +213,8 @@ def main() -> int:
     table = Table(title=f"{kills} kills", title_justify="left")
     for column in ("what", "found", "holds"):
         table.add_column(column)
-    for name, (holds, found) in rows.items():
-        table.add_row(name, found if holds else f"[red]{found}[/red]", "yes" if holds else "NO")
+    for name, (holds, text) in rows.items():
+        table.add_row(name, text if holds else f"[red]{text}[/red]", "yes" if holds else "NO")
     console.print(table)
     return 0 if all(holds for holds, _ in rows.values()) else 1
 

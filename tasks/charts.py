@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 420, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 12, 26
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 26
 NUM_TICKS = 4
 
 
@@ -78,8 +78,8 @@ def nice_ticks(values: Sequence[float]) -> list[float]:
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if high - low < 1e-9 * max(1.0, abs(high)):
-        low, high = low - 0.5, high + 0.5
+    if high == low:
+        low, high = (0.0, 1.0) if low == 0 else (low - abs(low) / 2, high + abs(high) / 2)
     rough = (high - low) / NUM_TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
@@ -107,8 +107,13 @@ def _grid_line(tick: float, scale: _Scale) -> str:
     y = scale.y(tick)
     return (
         f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-        f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5}" text-anchor="end">{tick:g}</text>'
+        f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5}" text-anchor="end">{_number(tick)}</text>'
     )
+
+
+def _number(value: float) -> str:
+    """A short number: `0.25`, `1200`, `5e-06`."""
+    return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:g}"
 
 
 def _x_label(x: float, scale: _Scale) -> str:

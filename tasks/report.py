@@ -154,7 +154,8 @@ def _charts(history: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
         curves = [curve for name in names for curve in _curves(history, name)]
         if curves:
             svg = Markup(line_chart(curves, label=title))  # noqa: S704 - our own SVG, texts escaped
-            charts.append({"title": title, "meaning": meaning, "svg": svg})
+            legend = [(curve.name, curve.role) for curve in curves] if len(curves) > 1 else []
+            charts.append({"title": title, "meaning": meaning, "svg": svg, "legend": legend})
     return charts
 
 
@@ -178,7 +179,8 @@ def _curves(history: Mapping[int, Mapping[str, float]], name: str) -> list[Curve
     if not points:
         return []
     role = "second" if name == "rollout/success" else "main"
-    return [Curve(name="held out" if held_out else name, points=points, role=role, dots=held_out)]
+    label = {"rollout/success": "training", "evaluate/success": "held out"}.get(name, name)
+    return [Curve(name=label, points=points, role=role, dots=held_out)]
 
 
 def _samples(table: pa.Table, *, name: str) -> list[dict[str, Any]]:

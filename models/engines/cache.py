@@ -72,10 +72,11 @@ class KeyValueCache:
             moved = cache[:, first, :, :used].clone()
             cache[:, first, :, :used] = cache[:, second, :, :used]
             cache[:, second, :, :used] = moved
-        for column in (self.lengths, self._ids, self._names):
-            column[first], column[second] = column[second], column[first]
-        for slot in (first, second):
-            self._slot[self._names[slot]] = slot
+        self.lengths[[first, second]] = self.lengths[[second, first]]
+        self._ids[first], self._ids[second] = self._ids[second], self._ids[first]
+        names = self._names
+        names[first], names[second] = names[second], names[first]
+        self._slot[names[first]], self._slot[names[second]] = first, second
 
     def copy(self, source: int, targets: list[int]) -> None:
         """Copies a slot's positions to others."""
