@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.utils.logging import disable_progress_bar
 
 from models.engines.base import Request
 from models.engines.torch_engine import TorchEngine
@@ -116,6 +117,7 @@ def seconds(work: Callable[[], None]) -> float:
 def main() -> None:
     """Measures and prints the table."""
     torch.set_num_threads(1)
+    disable_progress_bar()
     table = Table("job", "ours", "generate", "ratio", title="Sampled tokens a second, one core")
     with tempfile.TemporaryDirectory() as place:
         folder = make_policy(Path(place) / "policy")

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.errors import UnsupportedArchitectureError
+from models.errors import PolicyFolderError, UnsupportedArchitectureError
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -52,8 +52,17 @@ class DecoderConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "DecoderConfig":
-        """Reads `config.json` of a policy folder."""
-        return cls.from_dict(json.loads((folder / "config.json").read_text()))
+        """Reads `config.json` of a policy folder.
+
+        Raises:
+            PolicyFolderError: There is none.
+        """
+        path = folder / "config.json"
+        if not path.is_file():
+            raise PolicyFolderError(
+                f"`{folder}` has no `config.json`\nhint: give a folder in Hugging Face form"
+            )
+        return cls.from_dict(json.loads(path.read_text()))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> "DecoderConfig":
@@ -62,7 +71,7 @@ class DecoderConfig:
         Raises:
             UnsupportedArchitectureError: Another family, or a variant that this decoder lacks.
         """
-        family = config["model_type"]
+        family = config.get("model_type")
         if family not in FAMILIES:
             raise UnsupportedArchitectureError(
                 f"`model_type` is `{family}`\nhint: supported are {', '.join(FAMILIES)}"
@@ -79,6 +88,10 @@ class DecoderConfig:
         ):
             raise UnsupportedArchitectureError(
                 "attention_bias, mlp_bias or a sliding window is set\nhint: supported is none"
+            )
+        if config.get("hidden_act", "silu") != "silu":
+            raise UnsupportedArchitectureError(
+                f"`hidden_act` is `{config['hidden_act']}`\nhint: supported is `silu`"
             )
         heads = config["num_attention_heads"]
         return cls(

@@ -3,10 +3,11 @@ import tempfile
 
 from hypothesis import settings
 
+# before anything of ours is imported: tests never touch the checkout's store, servers or mlruns
+os.environ["STARPO_HOME"] = tempfile.mkdtemp(prefix="starpo-tests-")
+
 from flows import defaults
 
-os.environ.setdefault("PREFECT_HOME", tempfile.mkdtemp(prefix="starpo-prefect-"))
-os.environ["PREFECT_RESULTS_LOCAL_STORAGE_PATH"] = os.environ["PREFECT_HOME"] + "/results"
 defaults.apply()
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)

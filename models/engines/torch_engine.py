@@ -141,10 +141,10 @@ def _generate(
         draws = torch.from_numpy(uniforms(seed, noise_keys, positions))
         draw = sample(logits, draws, sampling)
         tokens = draw.tokens
-        sampled = zip(*(column.tolist() for column in vars(draw).values()), strict=True)
+        columns = (draw.tokens.tolist(), draw.logprobs.tolist(), draw.keep_mass.tolist())
         ended = [
             row.take(*values, stops=network.stops)
-            for row, values in zip(active, sampled, strict=True)
+            for row, *values in zip(active, *columns, strict=True)
         ]
         for slot in np.flatnonzero(ended)[::-1].tolist():
             last = len(active) - 1

@@ -1,0 +1,33 @@
+"""A nano policy on disk whose distribution is far from uniform."""
+
+from pathlib import Path
+
+import pytest
+
+from models.nano import NanoSettings, build_nano
+from models.policy import Policy, save_policy
+
+TEXTS = [
+    "player 1,2 box 2,2 goal 4,2\n",
+    "<think>at 2,3 push Left</think><answer>Left || Down</answer>",
+    "<think>go Right, then Up</think><answer>Right || Up || Up</answer>",
+]
+SETTINGS = NanoSettings(
+    layers=2, width=32, heads=2, head_dim=16, feed_forward=48, vocabulary=288, context=256
+)
+
+
+@pytest.fixture(scope="session")
+def nano() -> Policy:
+    policy = build_nano(TEXTS, settings=SETTINGS, seed=0)
+    for name, value in policy.decoder.named_parameters():
+        if name.endswith(("embed_tokens.weight", "o_proj.weight", "down_proj.weight")):
+            value.data.mul_(8)  # else the softmax is almost flat and the context hardly matters
+    return policy
+
+
+@pytest.fixture(scope="session")
+def nano_folder(nano: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nano") / "policy"
+    save_policy(nano, folder)
+    return folder

@@ -1,0 +1,86 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.tracking import Tracker, open_client, tracked_runs
+
+
+def _open(root: Path, key: str = "k1") -> Tracker:
+    return Tracker.open(
+        root, experiment="Bandit", run_key=key, name="bandit seed 0", parameters={"seed": 0}
+    )
+
+
+def _steps(root: Path, run_id: str) -> list[int]:
+    return [item.step for item in open_client(root).get_metric_history(run_id, "update/steps")]
+
+
+def test_a_resumed_run_continues_without_repeated_steps(tmp_path: Path) -> None:
+    with _open(tmp_path) as first:
+        for iteration in range(3):
+            first.log(iteration, {"update/steps": 2.0})
+        first.finish("stopped", "test")
+    with _open(tmp_path) as second:
+        for iteration in range(5):
+            second.log(iteration, {"update/steps": 2.0})
+        second.finish("finished")
+    assert first.run_id == second.run_id
+    assert _steps(tmp_path, first.run_id) == [0, 1, 2, 3, 4]
+    assert [run.state for run in tracked_runs(tmp_path)] == ["FINISHED"]
+
+
+def test_another_experiment_is_another_run(tmp_path: Path) -> None:
+    with _open(tmp_path) as first:
+        first.finish("finished")
+    with _open(tmp_path, "k2") as second:
+        second.finish("finished")
+    assert first.run_id != second.run_id
+
+
+def test_a_failure_is_kept_with_what_was_logged_before(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="broken"), _open(tmp_path) as tracker:
+        tracker.log(0, {"update/steps": 1.0})
+        raise ValueError("broken")
+    assert tracked_runs(tmp_path)[0].state == "FAILED"
+    assert _steps(tmp_path, tracker.run_id) == [0]
+
+
+def test_an_interrupted_run_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), _open(tmp_path):
+        raise KeyboardInterrupt
+    assert tracked_runs(tmp_path)[0].state == "KILLED"
+
+
+def test_C6_a_run_left_running_by_a_killed_process_is_closed_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    program = f"""
+import os, signal
+from pathlib import Path
+from tasks.tracking import Tracker
+root = Path({str(tmp_path)!r})
+Tracker.open(root, experiment="Bandit", run_key="dead", name="dead", parameters={{}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program], check=False)
+    assert tracked_runs(tmp_path)[0].state == "RUNNING"
+    with _open(tmp_path) as tracker:
+        tracker.finish("finished")
+    assert {run.name: run.state for run in tracked_runs(tmp_path)} == {
+        "dead": "KILLED",
+        "bandit seed 0": "FINISHED",
+    }
+
+
+@pytest.mark.slow
+def test_two_processes_may_create_the_database_at_once(tmp_path: Path) -> None:
+    program = f"""
+from pathlib import Path
+from tasks.tracking import open_client
+open_client(Path({str(tmp_path)!r}))
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    assert tracked_runs(tmp_path) == []
