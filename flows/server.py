@@ -92,8 +92,9 @@ def prefect_server(root: Path) -> Iterator[str]:
         return
     server = OwnServer(root / ".starpo", port=free_port(), environment=_SERVICES_OFF)
     try:
-        import flows.starpo  # noqa: F401, PLC0415 - imports while the server starts
+        from flows.starpo import prepare  # noqa: PLC0415 - imports while the server starts
 
+        prepare()
         with _configured(server.wait()):
             yield server.url
     finally:

@@ -26,7 +26,7 @@ from tasks.lanes import Lanes
 from tasks.provenance import provenance
 from tasks.stage import Runtime
 from tasks.store import Store
-from tasks.tracking import Tracker
+from tasks.tracking import Tracker, open_client
 
 PROGRESS_EVERY = 10
 STORE = HOME / ".starpo" / "store"
@@ -133,6 +133,11 @@ def run_experiment(
         tracker.finish(outcome.ending.value, outcome.reason)
         total_s = time.perf_counter() - started
         return summarise_run(experiment, outcome, runtime=runtime, total_s=total_s)
+
+
+def prepare() -> None:
+    """Does what takes seconds once and needs no Prefect server: imports and MLflow's database."""
+    open_client(HOME)
 
 
 def default_workers(lanes: int) -> int:

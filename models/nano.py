@@ -92,8 +92,7 @@ def _tokenizer(texts: Sequence[str], *, vocabulary: int) -> PreTrainedTokenizerF
     )
     split = re.compile("|".join(map(re.escape, TAGS)))  # each tag becomes one token of its own
     pieces = [piece for text in texts for piece in split.split(text)]
-    # sorted: the trainer breaks ties by the order in which it meets words
-    tokenizer.train_from_iterator(sorted(pieces), trainer=trainer)
+    tokenizer.train_from_iterator(pieces, trainer=trainer)
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

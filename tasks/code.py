@@ -17,6 +17,7 @@ ENTRY_POINT = re.compile(r"(?P<module>(flows|tasks|envs|models)(\.\w+)+):\w+")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@cache
 def code_digest(module: str, *, root: Path = ROOT) -> str:
     """Digest of the module's import closure inside the four packages.
 

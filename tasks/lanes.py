@@ -18,8 +18,6 @@ from tasks.errors import LaneError
 Payload = TypeVar("Payload")
 Result = TypeVar("Result")
 
-STOP_TIMEOUT_S = 5.0
-
 
 class Lanes:
     """Runs functions over lane payloads; use as a context manager.
@@ -65,14 +63,11 @@ class Lanes:
         return results
 
     def close(self) -> None:
-        """Stops the workers."""
+        """Stops the workers; they hold nothing that could be lost."""
         for process, connection in self._pool:
             connection.close()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
         self._pool = []
 
     def _started(self) -> list[tuple[subprocess.Popen[bytes], Connection]]:

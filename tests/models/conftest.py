@@ -1,9 +1,12 @@
-"""A nano policy on disk whose distribution is far from uniform."""
+"""A nano policy on disk whose distribution is far from uniform, and an engine that holds it."""
 
 from pathlib import Path
 
 import pytest
+from engine_play import loaded
 
+from models.engines.network import SamplingNetwork
+from models.engines.torch_engine import TorchEngine
 from models.nano import NanoSettings, build_nano
 from models.policy import Policy, save_policy
 
@@ -31,3 +34,22 @@ def nano_folder(nano: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nano") / "policy"
     save_policy(nano, folder)
     return folder
+
+
+@pytest.fixture
+def engine(nano_folder: Path) -> TorchEngine:
+    return loaded(nano_folder)
+
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of prompt tokens that are computed, not taken from a cache."""
+    counts: list[int] = []
+    prefill = SamplingNetwork.prefill
+
+    def count(self, slots, new, starts):
+        counts.extend(map(len, new))
+        return prefill(self, slots, new, starts)
+
+    monkeypatch.setattr(SamplingNetwork, "prefill", count)
+    return counts

@@ -17,6 +17,7 @@ from models.policy import (
     save_policy,
     stop_tokens,
     weights_digest,
+    write_json,
 )
 
 
@@ -53,8 +54,13 @@ def test_saving_twice_writes_the_same_bytes(nano: Policy, nano_folder: Path, tmp
     assert content(tmp_path / "again") == content(nano_folder)
 
 
+def test_equal_values_give_equal_json(tmp_path: Path):
+    write_json(tmp_path / "one.json", {"a": 1, "b": [2]})
+    write_json(tmp_path / "two.json", {"b": [2], "a": 1})
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
 def test_the_next_policy_differs_in_its_weights_alone(nano_folder: Path, tmp_path: Path):
-    (tmp_path / "unrelated").mkdir()
     new = {name: value + 1 for name, value in load_parameters(nano_folder).items()}
     save_next_policy(nano_folder, new, tmp_path / "next")
     before, after = content(nano_folder), content(tmp_path / "next")

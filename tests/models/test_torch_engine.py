@@ -1,94 +1,35 @@
-"""The torch engine. The behaviours that are locked here:
+"""Sampling with the torch engine. The behaviours that are locked here:
 
 - log-probs equal the training forward's at the sampling temperature, in every turn (L1, L6);
 - caches, shared prompts, batch order and batch mates are invisible in the result;
-- a reply holds what was sampled and nothing else, with the reason it ended (T6, T11, T12);
-- weights are those of the digest that was asked for, and old ones leave memory (L9, L11);
-- what cannot be served is refused by name, and a failed call leaves nothing wrong behind.
+- a reply holds what was sampled and nothing else, with the reason it ended (T6, T11, T12).
 """
 
-import gc
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
+from engine_play import (
+    TEMPERATURE,
+    VOCABULARY,
+    ask,
+    assert_same,
+    first_requests,
+    ids,
+    loaded,
+    play,
+    sample_all,
+    trained_logprobs,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from models.engines.base import Completion, Request, StopReason
-from models.engines.network import SamplingNetwork
+from models.engines.base import StopReason
 from models.engines.torch_engine import TorchEngine
-from models.errors import ContextError, NonFiniteError, RequestError, StaleWeightsError
-from models.log_probs import packed_log_probs
-from models.policy import Policy, load_parameters, save_next_policy, save_policy, weights_digest
-from models.sampling import Sampling
-
-VOCABULARY = 288
-TEMPERATURE = 0.6
-
-
-def loaded(folder: Path) -> TorchEngine:
-    engine = TorchEngine()
-    engine.load(folder, digest=weights_digest(folder))
-    return engine
-
-
-@pytest.fixture
-def engine(nano_folder: Path) -> TorchEngine:
-    return loaded(nano_folder)
-
-
-def ids(seed: int, count: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(8, VOCABULARY, count).astype(np.int32)
-
-
-def ask(key: str, tokens: np.ndarray, *, group: str = "", limit: int = 12) -> Request:
-    return Request(key=key, tokens=tokens, group=group or key, max_new_tokens=limit)
-
-
-def sample_all(engine: TorchEngine, requests: list[Request], *, seed: int = 0) -> list[Completion]:
-    return engine.generate(requests, sampling=Sampling(temperature=TEMPERATURE), seed=seed)
-
-
-def first_requests(num: int = 6) -> list[Request]:
-    return [ask(f"e{index}", ids(index, 3 + 2 * index), limit=4 + index) for index in range(num)]
-
-
-def play(engine: TorchEngine, requests: list[Request], *, turns: int = 3):
-    """Several turns; returns per turn the requests and completions."""
-    history = []
-    for turn in range(turns):
-        replies = sample_all(engine, requests)
-        history.append((requests, replies))
-        requests = [
-            ask(old.key, np.concatenate([old.tokens, new.tokens, ids(turn + 50, 5)]), limit=9)
-            for old, new in zip(requests, replies, strict=True)
-        ]
-    return history
-
-
-def trained_logprobs(policy: Policy, request: Request, reply: Completion) -> np.ndarray:
-    tokens = torch.from_numpy(np.concatenate([request.tokens, reply.tokens]).astype(np.int64))
-    predict = torch.arange(len(tokens)) >= len(request.tokens)
-    with torch.no_grad():
-        log_probs, _ = packed_log_probs(
-            policy.decoder,
-            tokens=tokens,
-            lengths=[len(tokens)],
-            predict=predict,
-            temperature=TEMPERATURE,
-        )
-    return log_probs.numpy()
-
-
-def assert_same(first: list[Completion], second: list[Completion]) -> None:
-    for a, b in zip(first, second, strict=True):
-        assert (a.key, a.stop_reason) == (b.key, b.stop_reason)
-        np.testing.assert_array_equal(a.tokens, b.tokens)
-        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+from models.policy import Policy, save_policy
+from models.sampling import Sampling, uniforms
 
 
 def test_L1_L6_logprobs_equal_the_training_forward_in_every_turn(nano: Policy, engine: TorchEngine):
@@ -106,15 +47,14 @@ def test_the_cache_of_earlier_turns_changes_nothing(nano_folder: Path, engine: T
         assert_same(replies, sample_all(loaded(nano_folder), requests))
 
 
-def test_a_second_turn_feeds_the_new_tokens_alone(engine: TorchEngine, monkeypatch):
-    fed: list[int] = []
-    prefill = SamplingNetwork.prefill
+def test_a_group_computes_its_first_prompt_once(engine: TorchEngine, fed: list[int]):
+    sample_all(
+        engine, [ask(f"e{i}", ids(i // 3, 20 + i // 3), group=f"g{i // 3}") for i in range(6)]
+    )
+    assert fed == [20, 21]
 
-    def count(self, slots, new, starts):
-        fed.extend(map(len, new))
-        return prefill(self, slots, new, starts)
 
-    monkeypatch.setattr(SamplingNetwork, "prefill", count)
+def test_a_second_turn_feeds_the_new_tokens_alone(engine: TorchEngine, fed: list[int]):
     first = ask("a", ids(0, 40))
     (reply,) = sample_all(engine, [first])
     sample_all(engine, [ask("a", np.concatenate([first.tokens, reply.tokens, ids(1, 5)]))])
@@ -159,6 +99,7 @@ def test_sequences_may_come_and_go_between_turns(nano_folder: Path, engine: Torc
     assert_same(sample_all(engine, first[:4]), first_replies[:4])
     assert_same(sample_all(engine, first[4:]), first_replies[4:])
     engine.release(["e1", "nobody"])
+    sample_all(engine, [ask(f"other {index}", ids(index, 9)) for index in range(20)])
     chosen = [5, 1, 3]
     replies = sample_all(engine, [second[index] for index in chosen])
     assert_same(replies, [second_replies[index] for index in chosen])
@@ -170,6 +111,23 @@ def test_the_same_call_gives_the_same_bits(nano_folder: Path):
         for first, second in zip(a, b, strict=True):
             assert first.tokens.tobytes() == second.tokens.tobytes()
             assert first.logprobs.tobytes() == second.logprobs.tobytes()
+
+
+def test_each_position_of_a_sequence_has_its_own_noise(engine: TorchEngine, monkeypatch):
+    drawn: list[int] = []
+
+    def record(seed, keys, positions):
+        drawn.extend(positions.tolist())
+        return uniforms(seed, keys, positions)
+
+    monkeypatch.setattr("models.engines.torch_engine.uniforms", record)
+    history = play(engine, [ask("a", ids(0, 7))])
+    assert drawn == [
+        len(request.tokens) + index
+        for requests, replies in history
+        for request, reply in zip(requests, replies, strict=True)
+        for index in range(len(reply.tokens))
+    ]
 
 
 def test_seed_and_key_change_the_noise(nano_folder: Path):
@@ -221,94 +179,3 @@ def test_L3_truncated_sampling_returns_the_mass_it_kept(nano: Policy, engine: To
     assert (reply.keep_mass < 1).any()
     full = trained_logprobs(nano, request, reply)
     np.testing.assert_allclose(reply.logprobs + np.log(reply.keep_mass), full, atol=1e-5)
-
-
-def test_L9_the_digest_is_that_of_the_loaded_weights(nano_folder: Path, tmp_path: Path):
-    new = {name: value * 1.1 for name, value in load_parameters(nano_folder).items()}
-    save_next_policy(nano_folder, new, tmp_path / "next")
-    old_digest, new_digest = weights_digest(nano_folder), weights_digest(tmp_path / "next")
-    engine = loaded(nano_folder)
-    requests = first_requests()
-    before = sample_all(engine, requests)
-    assert engine.weight_digest == old_digest
-    with pytest.raises(StaleWeightsError, match=new_digest[:12]):
-        engine.load(nano_folder, digest=new_digest)
-    assert engine.weight_digest == old_digest
-    engine.load(tmp_path / "next", digest=new_digest)
-    assert engine.weight_digest == new_digest
-    after = sample_all(engine, requests)  # the same keys and prompts: no old cache may be used
-    assert_same(after, sample_all(loaded(tmp_path / "next"), requests))
-    assert any(a.tokens.tobytes() != b.tokens.tobytes() for a, b in zip(before, after, strict=True))
-
-
-def resident_mib() -> float:
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 2**20
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
-def test_L11_memory_is_flat_over_100_loads(nano_folder: Path):
-    engine, digest = TorchEngine(), weights_digest(nano_folder)
-    requests = [ask(f"e{i}", ids(i, 150), limit=2) for i in range(16)]  # a cache of 1.5 MiB
-    for turn in range(110):
-        engine.load(nano_folder, digest=digest)
-        sample_all(engine, requests)
-        if turn == 9:
-            start = resident_mib()
-    assert resident_mib() - start < 30
-
-
-def test_released_sequences_free_their_slots(engine: TorchEngine):
-    for turn in range(5):
-        requests = [ask(f"turn {turn} e{i}", ids(i, 8), limit=2) for i in range(10)]
-        sample_all(engine, requests)
-        engine.release([request.key for request in requests])
-    cache = engine._network.cache
-    assert cache.num_sequences == 0
-    assert cache.keys.shape[1] <= 16
-
-
-def test_a_failed_call_leaves_no_wrong_cache(nano_folder: Path, engine: TorchEngine, monkeypatch):
-    requests = first_requests()
-    sample_all(engine, requests)
-    others = [ask(item.key, ids(70, 30)) for item in requests]
-    with monkeypatch.context() as patch:
-        patch.setattr(SamplingNetwork, "step", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            sample_all(engine, others)
-    expected = sample_all(loaded(nano_folder), requests)
-    assert_same(sample_all(engine, requests), expected)
-
-
-def test_an_empty_list_of_requests_gives_an_empty_list(engine: TorchEngine):
-    assert sample_all(engine, []) == []
-
-
-@pytest.mark.parametrize(
-    ("requests", "error", "found"),
-    [
-        ([ask("a", ids(0, 3)), ask("a", ids(1, 3))], RequestError, "two requests"),
-        ([ask("a", ids(0, 0))], RequestError, "0 prompt tokens"),
-        ([ask("a", ids(0, 3), limit=0)], RequestError, "at most 0"),
-        ([ask("a", ids(0, 250), limit=7)], ContextError, "context of 256"),
-    ],
-)
-def test_what_cannot_be_served_is_refused(engine: TorchEngine, requests, error, found):
-    with pytest.raises(error, match=f"{found}(.|\n)*hint: "):
-        sample_all(engine, requests)
-
-
-def test_an_engine_without_weights_says_so():
-    engine = TorchEngine()
-    assert engine.weight_digest == ""
-    with pytest.raises(StaleWeightsError, match="no weights"):
-        sample_all(engine, first_requests())
-
-
-def test_G4_broken_weights_are_never_sampled_from(nano_folder: Path, tmp_path: Path):
-    weights = load_parameters(nano_folder)
-    weights["model.norm.weight"][0] = float("nan")
-    save_next_policy(nano_folder, weights, tmp_path / "broken")
-    with pytest.raises(NonFiniteError, match="hint: "):
-        sample_all(loaded(tmp_path / "broken"), first_requests())

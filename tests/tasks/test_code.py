@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
 
 def _digest_after(root: Path, name: str, text: str) -> str:
     (root / name).write_text(text)
-    for function in (_parse, _syntax, _imports):
+    for function in (_parse, _syntax, _imports, code_digest):
         function.cache_clear()
     return code_digest("tasks.stage_a", root=root)
 

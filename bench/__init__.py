@@ -1,0 +1,1 @@
+"""Benchmarks: ratios measured within one run; `make bench` runs all of them."""
