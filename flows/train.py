@@ -58,14 +58,20 @@ class Outcome:
 
 
 def first_warnings(metrics: dict[str, float]) -> list[str]:
-    """What a person should know after the first iteration (C1)."""
+    """What a person should know after the first iteration (C1, T7)."""
+    warnings = []
+    if not metrics["rollout/template_stable"]:
+        warnings.append(
+            "the policy's chat template rewrites earlier turns; turns are appended as ids instead, "
+            "so what was sampled stays as it is"
+        )
     cut = metrics["rollout/replies_cut"]
-    if cut <= MAX_CUT_SHARE:
-        return []
-    return [
-        f"{cut:.0%} of the first replies were cut at the token limit before their stop token; "
-        "raise `rollout.max_reply_tokens`"
-    ]
+    if cut > MAX_CUT_SHARE:
+        warnings.append(
+            f"{cut:.0%} of the first replies were cut at the token limit before their stop token; "
+            "raise `rollout.max_reply_tokens`"
+        )
+    return warnings
 
 
 Observer = Callable[[int, dict[str, float]], None]

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envs.base import Split
 from envs.episode import Episode
@@ -122,6 +121,7 @@ class _Player:
         self.ids: list[int] = list(renderer.first_prompt(self.prompt))
         self.sampled = [False] * len(self.ids)
         self.logprobs = [float("nan")] * len(self.ids)
+        self.keep_mass = [float("nan")] * len(self.ids)
         self.turn = [-1] * len(self.ids)
         self.turns: list[Turn] = []
         self.status: Status | None = None
@@ -151,7 +151,7 @@ class _Player:
         """Takes the sampled reply and plays it."""
         reply = self.renderer.decode_reply(completion.tokens)
         stopped = completion.stop_reason is StopReason.STOP_TOKEN
-        self._append(completion.tokens, completion.logprobs, turn=len(self.turns))
+        self._append_reply(completion)
         try:
             result = self.episode.act(reply)
         except EpisodeFailure as error:
@@ -170,7 +170,7 @@ class _Player:
             self.status = Status.FINISHED if result.terminated else Status.TRUNCATED
             return
         self.prompt = result.next_prompt
-        self._append(self.renderer.next_prompt_suffix(self.prompt, reply_stopped=stopped))
+        self._append_text(self.renderer.next_prompt_suffix(self.prompt, reply_stopped=stopped))
 
     def trajectory(self, weight_digest: str) -> Trajectory:
         """The finished episode."""
@@ -184,6 +184,7 @@ class _Player:
             tokens=np.array(self.ids, dtype=np.int32),
             sampled=np.array(self.sampled, dtype=np.bool_),
             logprobs=np.array(self.logprobs, dtype=np.float32),
+            keep_mass=np.array(self.keep_mass, dtype=np.float32),
             turn=np.array(self.turn, dtype=np.int16),
             level=self.episode.level,
             stratum=self.episode.strata,
@@ -196,18 +197,22 @@ class _Player:
             metrics=self.episode.metrics,
         )
 
-    def _append(
-        self,
-        ids: Sequence[int] | NDArray[np.int32],
-        logprobs: NDArray[np.float32] | None = None,
-        *,
-        turn: int = -1,
-    ) -> None:
-        self.ids.extend(int(token) for token in ids)
-        self.sampled.extend([logprobs is not None] * len(ids))
-        self.turn.extend([turn] * len(ids))
-        unsampled = [float("nan")] * len(ids)
-        self.logprobs.extend(unsampled if logprobs is None else logprobs.tolist())
+    def _append_reply(self, completion: Completion) -> None:
+        """Appends what the policy sampled, id for id."""
+        count = len(completion.tokens)
+        self.ids.extend(completion.tokens.tolist())
+        self.sampled.extend([True] * count)
+        self.logprobs.extend(completion.logprobs.tolist())
+        self.keep_mass.extend(completion.keep_mass.tolist())
+        self.turn.extend([len(self.turns)] * count)
+
+    def _append_text(self, ids: Sequence[int]) -> None:
+        """Appends ids that the policy did not sample."""
+        self.ids.extend(ids)
+        self.sampled.extend([False] * len(ids))
+        self.logprobs.extend([float("nan")] * len(ids))
+        self.keep_mass.extend([float("nan")] * len(ids))
+        self.turn.extend([-1] * len(ids))
 
     def _log(
         self,

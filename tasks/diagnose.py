@@ -16,6 +16,7 @@ from models.log_probs import packed_log_probs
 from models.policy import load_decoder
 from tasks.errors import GateError
 from tasks.lanes import Lanes
+from tasks.learning_rows import full_log_probs
 from tasks.shards import Kind, read_shard, rows_of
 from tasks.stage import Job, stage
 
@@ -71,7 +72,8 @@ def diagnose(job: Job[DiagnoseJobSettings]) -> None:
     shard = read_shard(job.inputs["trajectories"], kind=Kind.TRAJECTORIES)
     sampling = shard.metadata["sampling"]
     rows = shard.table.slice(0, settings.episodes)
-    tokens, sampled, stored = (rows_of(rows, name) for name in ("tokens", "sampled", "logprobs"))
+    tokens, sampled = (rows_of(rows, name) for name in ("tokens", "sampled"))
+    stored = full_log_probs(rows)
     num_lanes = min(job.settings.lanes, len(tokens))
     payloads = [
         LogProbPayload(
@@ -88,8 +90,7 @@ def diagnose(job: Job[DiagnoseJobSettings]) -> None:
         "diagnose/log_prob_gap_max": float(gaps.max()),
         "diagnose/entropy": float(entropies.mean()),
     }
-    truncates = sampling["top_p"] < 1 or sampling["top_k"] > 0
-    if not truncates and gaps.max() > settings.max_gap:
+    if gaps.max() > settings.max_gap:
         raise GateError(
             f"sampler and trainer disagree: log-prob gap up to {gaps.max():.4f} on "
             f"`{job.inputs['trajectories']}`, allowed is {settings.max_gap}\n"

@@ -45,12 +45,13 @@ def check_trajectories(shard: Shard, *, weight_digest: str, sampling: Mapping[st
 
 
 def _check_tokens(table: pa.Table) -> None:
-    columns = [rows_of(table, name) for name in ("tokens", "sampled", "logprobs", "turn")]
+    names = ("tokens", "sampled", "logprobs", "turn", "keep_mass")
+    columns = [rows_of(table, name) for name in names]
     prefixes = rows_of(table, "valid")
-    for episode, turns, tokens, sampled, logprobs, turn in zip(
+    for episode, turns, tokens, sampled, logprobs, turn, keep_mass in zip(
         table["episode"].to_pylist(), prefixes, *columns, strict=True
     ):
-        if not len(tokens) == len(sampled) == len(logprobs) == len(turn):
+        if len({len(row) for row in (tokens, sampled, logprobs, turn, keep_mass)}) > 1:
             raise GateError(f"I2: lists of unequal lengths in episode `{episode}`")
         wrong = np.flatnonzero(sampled != np.isfinite(logprobs.astype(np.float32)))
         if wrong.size:
@@ -62,6 +63,8 @@ def _check_tokens(table: pa.Table) -> None:
             raise GateError(f"I2: turn ids of episode `{episode}` do not match its sampled tokens")
         if np.any(logprobs[sampled] > 1e-6):
             raise GateError(f"I3: a log-prob above 0 in episode `{episode}`")
+        if not np.all((keep_mass[sampled] > 0) & (keep_mass[sampled] <= 1 + 1e-6)):
+            raise GateError(f"I3: a keep mass of episode `{episode}` is not a probability")
         if len(sampled) and sampled[0]:
             raise GateError(f"I1: the first token of episode `{episode}` cannot be sampled")
         found = np.unique(turn[sampled])

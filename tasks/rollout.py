@@ -5,6 +5,8 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from envs.base import Split
+from models.chat import check_template
+from models.policy import load_tokenizer
 from models.sampling import Sampling
 from tasks.digest import derive_seed
 from tasks.environment import EnvironmentSettings
@@ -101,3 +103,6 @@ def rollout(job: Job[RolloutJobSettings]) -> None:
         facts={"cut_replies": settings.cut_replies.value},
     )
     job.metrics = summarise(table, prefix="rollout")
+    if iteration == 0:
+        report = check_template(load_tokenizer(job.inputs["policy"]))
+        job.metrics["rollout/template_stable"] = float(report.is_prefix_stable)

@@ -1,7 +1,8 @@
 """The shard contract: Parquet tables with a fixed schema, provenance in their own metadata.
 
 A trajectory shard has one row per training sequence. Lists per token have equal lengths:
-`tokens[t]` was produced by the policy iff `sampled[t]` iff `logprobs[t]` is not null (I2).
+`tokens[t]` was produced by the policy iff `sampled[t]` iff `logprobs[t]` is not null (I2);
+`keep_mass[t]` is the probability that top-p and top-k kept there, 1 without them (L3).
 Lists per turn have one entry per turn. Shards are written by pyarrow and read by polars or pyarrow.
 """
 
@@ -65,6 +66,7 @@ SCHEMAS: Mapping[Kind, pa.Schema] = {
             _field("tokens", _list(pa.int32())),
             _field("sampled", _list(pa.bool_())),
             _field("logprobs", _list(pa.float32(), nullable=True)),
+            _field("keep_mass", _list(pa.float32(), nullable=True)),
             _field("turn", _list(pa.int16())),
             # per turn
             _field("prompts", _list(pa.string())),

@@ -64,6 +64,7 @@ class Trajectory:
         tokens: Ids, prompt and replies in order; int32, shape [T].
         sampled: Whether the policy sampled the token; bool, shape [T].
         logprobs: Log-prob of the sampling distribution, NaN where not sampled; float32, shape [T].
+        keep_mass: Probability that top-p and top-k kept, NaN where not sampled; float32, shape [T].
         turn: Turn index of a sampled token, -1 elsewhere; int16, shape [T].
         level: Canonical text of the instance.
         stratum: Kind of level, for stratified reports.
@@ -77,6 +78,7 @@ class Trajectory:
     tokens: NDArray[np.int32]
     sampled: NDArray[np.bool_]
     logprobs: NDArray[np.float32]
+    keep_mass: NDArray[np.float32]
     turn: NDArray[np.int16]
     level: str
     stratum: str
@@ -96,6 +98,7 @@ def trajectory_table(trajectories: Sequence[Trajectory]) -> pa.Table:
         "tokens": ragged([row.tokens for row in trajectories], pa.int32()),
         "sampled": ragged([row.sampled for row in trajectories], pa.bool_()),
         "logprobs": ragged([row.logprobs for row in trajectories], pa.float32(), nullable=True),
+        "keep_mass": ragged([row.keep_mass for row in trajectories], pa.float32(), nullable=True),
         "turn": ragged([row.turn for row in trajectories], pa.int16()),
     }
     rows = [_row(trajectory) for trajectory in trajectories]

@@ -38,6 +38,7 @@ def make_trajectory(
         tokens=rng.integers(0, 300, len(mask)).astype(np.int32),
         sampled=mask,
         logprobs=logprobs,
+        keep_mass=np.where(mask, 1.0, np.nan).astype(np.float32),
         turn=np.array(turn, dtype=np.int16),
         level="level",
         stratum="length 1",

@@ -167,3 +167,12 @@ def test_advantages_of_an_unknown_episode_are_refused(shard: Shard, replace_colu
     table = wrong.table.set_column(index, "episode", pa.array(names))
     with pytest.raises(GateError, match="unknown or repeated"):
         check_advantages(shard, Shard(table, {}))
+
+
+@pytest.mark.parametrize("mass", [0.0, -0.5, 1.5])
+def test_L3_a_keep_mass_that_is_no_probability_is_refused(shard: Shard, mass: float) -> None:
+    def replace(rows) -> None:
+        rows[0][3] = mass
+
+    with pytest.raises(GateError, match="I3: a keep mass of episode `g0/0`"):
+        _check(_with_lists(shard, "keep_mass", replace))
