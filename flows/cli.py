@@ -199,13 +199,14 @@ def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
     """Runs a flow of `flows.starpo` with a Prefect server behind it."""
     from flows.server import await_task_runs, ended_task_runs, prefect_server
 
-    with prefect_server(defaults.HOME) as url:
+    with prefect_server(defaults.HOME) as api:
         from flows import starpo
 
-        before = ended_task_runs(url)
+        before = ended_task_runs(api.url)
         parameters["store"] = str(parameters["store"]) if parameters["store"] else None
         result: dict[str, Any] = getattr(starpo, name)(**parameters)
-        await_task_runs(url, before + result["num_executed"] + result["num_reused"])
+        if api.is_temporary:
+            await_task_runs(api.url, before + result["num_executed"] + result["num_reused"])
     return result
 
 

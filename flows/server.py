@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -73,8 +74,21 @@ class OwnServer:
         self.child.stop()
 
 
+@dataclass(frozen=True)
+class Api:
+    """A Prefect API.
+
+    Attributes:
+        url: Its address.
+        is_temporary: Whether it ends with this command.
+    """
+
+    url: str
+    is_temporary: bool
+
+
 @contextlib.contextmanager
-def prefect_server(root: Path) -> Iterator[str]:
+def prefect_server(root: Path) -> Iterator[Api]:
     """A Prefect API for this process: configured, running by `starpo up`, or our own.
 
     Args:
@@ -88,7 +102,7 @@ def prefect_server(root: Path) -> Iterator[str]:
                 "hint: start it (`make up`), or unset PREFECT_API_URL to use one of our own"
             )
         with _configured(found):
-            yield found
+            yield Api(found, is_temporary=False)
         return
     server = OwnServer(root / ".starpo", port=free_port(), environment=_SERVICES_OFF)
     try:
@@ -96,7 +110,7 @@ def prefect_server(root: Path) -> Iterator[str]:
 
         prepare()
         with _configured(server.wait()):
-            yield server.url
+            yield Api(server.url, is_temporary=True)
     finally:
         server.stop()
 

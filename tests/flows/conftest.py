@@ -10,8 +10,8 @@ from flows.server import prefect_server
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prefect server of our own for the whole session: its API address."""
-    with prefect_server(tmp_path_factory.mktemp("prefect")) as url:
-        yield url
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as api:
+        yield api.url
 
 
 @pytest.fixture
