@@ -116,9 +116,18 @@ def prefect_server(root: Path) -> Iterator[Api]:
 
 
 def ended_task_runs(url: str) -> int:
-    """Number of task runs that the server has recorded to their end."""
+    """Number of task runs that the server has recorded to their end.
+
+    Raises:
+        ServerError: It does not answer.
+    """
     ended = {"task_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}}
-    return int(httpx.post(f"{url}/task_runs/count", json=ended, timeout=5.0).json())
+    try:
+        return int(httpx.post(f"{url}/task_runs/count", json=ended, timeout=5.0).json())
+    except httpx.HTTPError as error:
+        raise ServerError(
+            f"the Prefect server at {url} went away: {error}\nhint: run the same command again"
+        ) from error
 
 
 def await_task_runs(url: str, number: int) -> None:
