@@ -150,19 +150,23 @@ class Stage(Generic[Settings]):
         whole = _whole_record(runtime.store, address)
         run = self._task if whole else self._fresh_task
         call = _Call(settings=settings, inputs=inputs, seed=seed, runtime=runtime)
-        record = Record.model_validate(run(address=address, label=label, call=call))
+        run(address=address, label=label, call=call)
+        record = whole or Record.model_validate(runtime.store.read_record(address))
         (runtime.reused if whole else runtime.executed).append(label)
         if not whole:
             wall_s = runtime.wall_s.get(self.name, 0.0) + record.wall_s
             runtime.wall_s[self.name] = wall_s
         return record
 
-    def _run(self, address: str, label: str, call: "_Call[Settings]") -> dict[str, Any]:
-        """The task: reuse, or compute into a scratch folder, store, and write the record last."""
+    def _run(self, address: str, label: str, call: "_Call[Settings]") -> str:
+        """The task: reuse, or compute into a scratch folder, store, and write the record last.
+
+        Returns:
+            The address, at which the store has the record.
+        """
         store = call.runtime.store
-        stored = _whole_record(store, address)
-        if stored:  # known to the store but not to this Prefect server
-            return stored.model_dump(mode="json")
+        if _whole_record(store, address):  # known to the store but not to this Prefect server
+            return address
         started = time.perf_counter()
         facts: dict[str, Any] = {
             "stage": self.name,
@@ -197,17 +201,19 @@ class Stage(Generic[Settings]):
         if job.metrics and call.runtime.publish:
             table = [{"metric": name, "value": value} for name, value in job.metrics.items()]
             create_table_artifact(key=self.name, table=table, description=label)
-        return record.model_dump(mode="json")
+        return address
 
 
-@dataclass
 class _Call(Generic[Settings]):
-    """The arguments of a task run; never serialised, never hashed."""
+    """The arguments of a task run; never serialised, never hashed.
 
-    settings: Settings
-    inputs: Mapping[str, Reference]
-    seed: int
-    runtime: Runtime
+    No dataclass: Prefect searches those, and everything in them, for futures on every call.
+    """
+
+    def __init__(
+        self, settings: Settings, inputs: Mapping[str, Reference], seed: int, runtime: Runtime
+    ) -> None:
+        self.settings, self.inputs, self.seed, self.runtime = settings, inputs, seed, runtime
 
 
 def stage(
