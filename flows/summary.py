@@ -75,7 +75,7 @@ def print_summary(summary: Summary, *, console: Console) -> None:
     for warning in summary.warnings:
         console.print(f"[yellow]warning:[/yellow] {warning}")
     if summary.num_executed:
-        times = Table(title="wall time of the stages that ran", title_justify="left")
+        times = Table(title="seconds by stage", title_justify="left")
         times.add_column("stage")
         times.add_column("seconds", justify="right")
         for name, seconds in summary.wall_s.items():
