@@ -1,16 +1,23 @@
 """Runs a command that ends with its parent: `python -m flows.leash COMMAND …`.
 
 The command runs in a process group of its own. When standard input closes, which happens when the
-parent exits however it dies, the whole group is told to end, then made to.
+parent exits however it dies, the whole group is told to end, then made to. What the command started
+in groups of their own and left behind ends too, on Linux, where this process adopts it.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 GRACE_S = 5.0
+POLL_S = 0.05
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def run(command: list[str]) -> int:
@@ -19,6 +26,7 @@ def run(command: list[str]) -> int:
     Returns:
         The command's exit status; 0 when the parent ended first.
     """
+    _adopt_orphans()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603 - given by our own code
     orphaned = threading.Event()
 
@@ -28,10 +36,14 @@ def run(command: list[str]) -> int:
         orphaned.set()
         end_group(process)
 
-    signal.signal(signal.SIGTERM, lambda *_: end_group(process))
+    def end(*_: object) -> None:  # waiting inside a handler would wait for the wait it interrupted
+        threading.Thread(target=end_group, args=(process,), daemon=True).start()
+
+    signal.signal(signal.SIGTERM, end)
     threading.Thread(target=watch, daemon=True).start()
     status = process.wait()
     end_group(process)  # what the command left behind in its group
+    end_adopted()  # and in others
     return 0 if orphaned.is_set() else status
 
 
@@ -45,6 +57,40 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
             return
         except subprocess.TimeoutExpired:
             continue
+
+
+def end_adopted() -> None:
+    """Asks this process's children to end, and kills what is left after a grace time.
+
+    A child that ends hands its own children over, so this goes on until there are none.
+    """
+    deadline = time.monotonic() + GRACE_S
+    asked: set[int] = set()
+    while children := set(_children()):
+        is_late = time.monotonic() > deadline
+        for child in children if is_late else children - asked:
+            os.kill(child, signal.SIGKILL if is_late else signal.SIGTERM)
+        asked |= children
+        for child in children:
+            os.waitpid(child, os.WNOHANG)
+        time.sleep(POLL_S)
+
+
+def _adopt_orphans() -> None:
+    """Makes this process the parent of descendants that lose theirs."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _children() -> Iterator[int]:
+    """The ids of this process's children; none where the system has no `/proc`."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == os.getpid():
+            yield int(stat.parent.name)
 
 
 if __name__ == "__main__":

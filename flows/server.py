@@ -5,6 +5,7 @@ loopback port, writes its log to `.starpo/logs`, and ends with this process, how
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import httpx
 
@@ -109,7 +111,7 @@ def prefect_server(root: Path) -> Iterator[Api]:
         from flows.starpo import prepare  # noqa: PLC0415 - imports while the server starts
 
         prepare()
-        with _configured(server.wait()):
+        with _configured(server.wait()), _without_heartbeats():
             yield Api(server.url, is_temporary=True)
     finally:
         server.stop()
@@ -142,17 +144,60 @@ def await_task_runs(url: str, number: int) -> None:
 
 
 def services_url(root: Path) -> str | None:
-    """The API of the server that `starpo up` runs for this checkout, if it answers."""
+    """The API of the server that `starpo up` runs for this folder, if it answers.
+
+    A note that a killed `starpo up` left behind is ignored: nobody holds it any more, and its port
+    may be another checkout's by now.
+
+    Args:
+        root: Holds `.starpo`.
+    """
     try:
-        url: str = json.loads(services_file(root).read_text())["prefect"]
+        with _services_file(root).open() as file:
+            if _locked(file, fcntl.LOCK_SH):
+                return None
+            url: str = json.loads(file.read())["prefect"]
     except (FileNotFoundError, json.JSONDecodeError, KeyError):
         return None
     return url if is_healthy(url) else None
 
 
-def services_file(root: Path) -> Path:
-    """Where `starpo up` notes its addresses."""
+@contextlib.contextmanager
+def announced(root: Path, addresses: Mapping[str, str]) -> Iterator[None]:
+    """Notes the addresses of `starpo up` for other commands, held as long as the body runs.
+
+    Args:
+        root: Holds `.starpo`.
+        addresses: By service; Prefect's is that of its API.
+
+    Raises:
+        ServerError: Another `starpo up` holds the note.
+    """
+    path = _services_file(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        if not _locked(file, fcntl.LOCK_EX):
+            raise ServerError(f"already up: another `starpo up` holds `{path}`\nhint: end it first")
+        file.truncate(0)
+        file.write(json.dumps(dict(addresses)))
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _services_file(root: Path) -> Path:
     return root / ".starpo" / "services.json"
+
+
+def _locked(file: TextIO, kind: int) -> bool:
+    """Locks a file, until it is closed, unless another process holds it."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_healthy(url: str) -> bool:
@@ -187,6 +232,21 @@ def _configured(url: str) -> Iterator[None]:
             yield
         finally:
             _deliver()
+
+
+@contextlib.contextmanager
+def _without_heartbeats() -> Iterator[None]:
+    """Sends no signs of life of a flow run to a server that ends with it.
+
+    Stopping the thread that sends them costs each flow run a second.
+    """
+    from prefect.settings import (  # noqa: PLC0415 - slow import
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        temporary_settings,
+    )
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
 
 
 def _deliver() -> None:

@@ -1,10 +1,7 @@
 """`starpo up`: Prefect server, worker and MLflow's interface on loopback, until Ctrl-C."""
 
-import json
-import os
+import contextlib
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
@@ -15,12 +12,11 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from flows.defaults import ROOT
+from flows.deployments import POOL, close_interrupted, deploy, tool
 from flows.errors import ServerError
 from flows.processes import Leashed
-from flows.server import OwnServer, free_port, services_file, services_url
+from flows.server import OwnServer, announced, free_port, services_url
 
-POOL = "starpo"
 PREFECT_PORT, MLFLOW_PORT = 4200, 5000
 WATCH_S = 0.5
 
@@ -61,22 +57,23 @@ def up(root: Path, *, services: Collection[Service], console: Console) -> None:
     running = services_url(root)
     if running and Service.PREFECT in services:
         raise ServerError(f"already up: {running} answers\nhint: use it, or end it first")
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's `&` would have Ctrl-C ignored
+        signal.signal(number, _interrupt)
     children: dict[str, Leashed] = {}
-    addresses: dict[Service, str] = {}
+    addresses: dict[str, str] = {}
     try:
         server = _start_prefect(root, children) if Service.PREFECT in services else None
         if Service.MLFLOW in services:
             addresses[Service.MLFLOW] = _start_mlflow(root, children)
         if server is not None:
             addresses[Service.PREFECT] = _start_worker(root, server, children)
-        console.print(_addresses(addresses))
-        _watch(children)
+        serves = Service.PREFECT in addresses  # MLflow's page alone is nothing to announce
+        with announced(root, addresses) if serves else contextlib.nullcontext():
+            console.print(_addresses(addresses))
+            _watch(children)
     except KeyboardInterrupt:
         console.print("stopping")
     finally:
-        if Service.PREFECT in addresses:
-            services_file(root).unlink(missing_ok=True)
         for child in reversed(children.values()):
             child.stop()
 
@@ -89,14 +86,16 @@ def _start_prefect(root: Path, children: dict[str, Leashed]) -> OwnServer:
 
 def _start_worker(root: Path, server: OwnServer, children: dict[str, Leashed]) -> str:
     url = server.wait()
-    _deploy(url)
+    deploy(url)
+    close_interrupted(url)
+    # one run at a time, since the store has one writer; a limit kept by the server would go on
+    # counting a run that was killed
     children["worker"] = Leashed(
-        [*_tool("prefect"), "worker", "start", "--pool", POOL, "--type", "process"],
+        [*tool("prefect"), "worker", "start", "--pool", POOL, "--type", "process", "--limit", "1"],
         log=root / ".starpo" / "logs" / "worker.log",
         environment={"PREFECT_API_URL": url, "PREFECT_WORKER_QUERY_SECONDS": "2"},
     )
-    services_file(root).write_text(json.dumps({"prefect": url}))
-    return url.removesuffix("/api")
+    return url
 
 
 def _start_mlflow(root: Path, children: dict[str, Leashed]) -> str:
@@ -105,7 +104,7 @@ def _start_mlflow(root: Path, children: dict[str, Leashed]) -> str:
     open_client(root)  # creates the database before anybody else could
     port = free_port(MLFLOW_PORT)
     store = f"sqlite:///{root.absolute() / 'mlruns' / 'mlflow.db'}"
-    command = [*_tool("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port)]
+    command = [*tool("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--backend-store-uri", store]
     command += ["--default-artifact-root", (root.absolute() / "mlruns" / "artifacts").as_uri()]
     log = root / ".starpo" / "logs" / "mlflow.log"
@@ -114,26 +113,6 @@ def _start_mlflow(root: Path, children: dict[str, Leashed]) -> str:
     url = f"http://127.0.0.1:{port}"
     child.wait_until(lambda: _answers(url), what="MLflow")
     return url
-
-
-def _deploy(url: str) -> None:
-    """Creates the work pool and the deployments of prefect.yaml; again changes nothing."""
-    for arguments in (
-        ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
-        ["--no-prompt", "deploy", "--all"],
-    ):
-        done = subprocess.run(  # noqa: S603 - our own tool
-            [*_tool("prefect"), *arguments],
-            cwd=ROOT,
-            env={**os.environ, "PREFECT_API_URL": url},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ServerError(
-                f"`prefect {' '.join(arguments)}` failed:\n{done.stdout}{done.stderr}"
-            )
 
 
 def _watch(children: dict[str, Leashed]) -> None:
@@ -149,12 +128,12 @@ def _watch(children: dict[str, Leashed]) -> None:
         time.sleep(WATCH_S)
 
 
-def _addresses(addresses: Mapping[Service, str]) -> Table:
+def _addresses(addresses: Mapping[str, str]) -> Table:
     table = Table(title="starpo is up; Ctrl-C stops it", title_justify="left")
     table.add_column("service")
     table.add_column("address")
     for service, url in addresses.items():
-        table.add_row(service, url)
+        table.add_row(service, url.removesuffix("/api"))
     if Service.PREFECT in addresses:
         table.add_row("worker", "runs the deployments starpo/train and starpo/evaluate")
     return table
@@ -165,11 +144,6 @@ def _answers(url: str) -> bool:
         return httpx.get(f"{url}/health", timeout=2.0).status_code == httpx.codes.OK
     except httpx.HTTPError:
         return False
-
-
-def _tool(name: str) -> list[str]:
-    """A command-line tool of this environment."""
-    return [str(Path(sys.executable).parent / name)]
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -71,19 +71,20 @@ class Tracker:
         client = open_client(root)
         experiment_id = _experiment_id(client, experiment, root)
         close_abandoned(client, experiment_id)
+        marks = {"starpo.digest": run_key, "starpo.process": this_process(), **(tags or {})}
         found = client.search_runs([experiment_id], f"tags.`starpo.digest` = '{run_key}'")
+        # marked before it is RUNNING: another command closes what runs without a living process
         if found:
             run = found[0]
+            client.log_batch(run.info.run_id, tags=[RunTag(*mark) for mark in marks.items()])
             client.update_run(run.info.run_id, status=RunState.RUNNING.value)
         else:
-            run = client.create_run(experiment_id, run_name=name)
+            run = client.create_run(experiment_id, run_name=name, tags=marks)
             values = [
                 Param(key, str(value)[:MAX_PARAM_CHARACTERS]) for key, value in parameters.items()
             ]
             client.log_batch(run.info.run_id, params=values)
         run_id: str = run.info.run_id
-        marks = {"starpo.digest": run_key, "starpo.process": this_process(), **(tags or {})}
-        client.log_batch(run_id, tags=[RunTag(key, value) for key, value in marks.items()])
         last = int(run.data.metrics.get(PROGRESS_METRIC, -1))
         return cls(client, run_id, last_iteration=last)
 

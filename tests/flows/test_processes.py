@@ -61,6 +61,37 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert all(_ends(command) for command in commands)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to the leash")
+@pytest.mark.parametrize("habit", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_C6_a_killed_command_leaves_nothing_of_other_sessions_behind(
+    tmp_path: Path, habit: str
+) -> None:
+    grandchild = f"import signal, time; {habit}; print('here', flush=True); time.sleep(600)"
+    program = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", {grandchild!r}], start_new_session=True)
+time.sleep(600)
+"""
+    child = Leashed([sys.executable, "-c", program], log=tmp_path / "log", environment={})
+    child.wait_until(lambda: "here" in child.tail(), what="the grandchild")
+    (command,) = _children(child._process.pid)
+    (orphan,) = _children(command)
+    os.kill(command, signal.SIGKILL)
+    assert _ends(child._process.pid)
+    assert not _alive(orphan)
+
+
+def test_a_leash_told_to_end_ends_its_command_at_once(tmp_path: Path) -> None:
+    child = Leashed(SLEEPER, log=tmp_path / "log", environment={})
+    child.wait_until(lambda: "here" in child.tail(), what="the sleeper")
+    (command,) = _children(child._process.pid)
+    started = time.monotonic()
+    os.kill(child._process.pid, signal.SIGTERM)
+    assert _ends(child._process.pid)
+    assert time.monotonic() - started < 3.0  # not the grace time of a stubborn command
+    assert not _alive(command)
+
+
 def test_a_command_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('no such port')"]
     child = Leashed(command, log=tmp_path / "log", environment={})

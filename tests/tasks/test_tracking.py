@@ -1,10 +1,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 
-from tasks.tracking import Tracker, open_client, tracked_runs
+from tasks.tracking import RunState, Tracker, close_abandoned, open_client, tracked_runs
 
 
 def _open(root: Path, key: str = "k1") -> Tracker:
@@ -72,6 +74,29 @@ os.kill(os.getpid(), signal.SIGKILL)
         "dead": "KILLED",
         "bandit seed 0": "FINISHED",
     }
+
+
+def test_C6_a_run_that_only_just_began_is_not_closed_by_another_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _open(tmp_path, "dead")._end(RunState.KILLED)
+    client = open_client(tmp_path)
+    (experiment,) = {run.info.experiment_id for run in client.search_runs(["1"])}
+
+    def and_then_close(name: str) -> None:
+        step = getattr(MlflowClient, name)
+
+        def closing(self: MlflowClient, *arguments: Any, **options: Any) -> Any:
+            result = step(self, *arguments, **options)
+            assert close_abandoned(client, experiment) == [], f"closed after {name}"
+            return result
+
+        monkeypatch.setattr(MlflowClient, name, closing)
+
+    for name in ("create_run", "update_run", "log_batch"):
+        and_then_close(name)
+    for key in ("new", "dead"):
+        assert _open(tmp_path, key).run_id
 
 
 @pytest.mark.slow
