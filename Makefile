@@ -18,8 +18,8 @@ setup: $(STAMP)  ## create .venv and install the pinned packages
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip install -qq --disable-pip-version-check --no-deps -r requirements.lock
+	$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 train: setup  ## the quick start: StarPO on short Sokoban levels, minutes on two cores

@@ -54,6 +54,7 @@ def test_other_commands_find_announced_services(tmp_path: Path, answering: str) 
     with announced(tmp_path, {"prefect": answering}):
         assert services_url(tmp_path) == answering
     assert services_url(tmp_path) is None
+    assert list((tmp_path / ".starpo").iterdir()) == []
 
 
 def test_announced_services_without_prefect_offer_no_api(tmp_path: Path, answering: str) -> None:

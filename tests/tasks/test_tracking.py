@@ -1,3 +1,4 @@
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -79,9 +80,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_C6_a_run_that_only_just_began_is_not_closed_by_another_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _open(tmp_path, "dead")._end(RunState.KILLED)
+    dead = _open(tmp_path, "dead")
+    dead._end(RunState.KILLED)
     client = open_client(tmp_path)
-    (experiment,) = {run.info.experiment_id for run in client.search_runs(["1"])}
+    client.set_tag(dead.run_id, "starpo.process", f"{socket.gethostname()}:{2**31}:1")
+    experiment = client.get_run(dead.run_id).info.experiment_id
 
     def and_then_close(name: str) -> None:
         step = getattr(MlflowClient, name)
