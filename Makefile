@@ -47,7 +47,7 @@ kill-test: setup  ## kill -9 a run at random moments; the result must not change
 	@$(BIN)/python scripts/kill_test.py --kills $(KILLS)
 
 reference: setup  ## check reference numbers: make reference DIR=folder
-	@$(BIN)/python -m tasks.reference $(DIR)
+	@$(BIN)/python scripts/reference.py $(DIR)
 
 clean:  ## remove caches of tools; keeps .venv, the store and mlruns
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build *.egg-info
