@@ -4,6 +4,7 @@ Every prompt is the ids of the last prompt, the ids that were sampled, and the i
 only: nothing is ever decoded and encoded again (I1).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.base import Split
-from envs.episode import Episode
+from envs.episode import Episode, TurnResult
 from envs.errors import EpisodeFailure
 from models.chat import ChatRenderer
 from models.engines.base import Completion, Request, StopReason
@@ -153,7 +154,7 @@ class _Player:
         stopped = completion.stop_reason is StopReason.STOP_TOKEN
         self._append_reply(completion)
         try:
-            result = self.episode.act(reply)
+            result = self._act(reply)
         except EpisodeFailure as error:
             self.status, self.error = Status.ERRORED, str(error)
             self._log(reply, completion, actions=(), valid=False, reward=0.0, penalty=0.0)
@@ -171,6 +172,16 @@ class _Player:
             return
         self.prompt = result.next_prompt
         self._append_text(self.renderer.next_prompt_suffix(self.prompt, reply_stopped=stopped))
+
+    def _act(self, reply: str) -> TurnResult:
+        """Plays the reply; a reward that is no number is a failure of the environment (A5)."""
+        result = self.episode.act(reply)
+        if not math.isfinite(result.reward):
+            raise EpisodeFailure(
+                f"the environment paid {result.reward} in turn {len(self.turns)}\n"
+                "hint: rewards must be finite; the episode is left out of its group"
+            )
+        return result
 
     def trajectory(self, weight_digest: str) -> Trajectory:
         """The finished episode."""

@@ -30,6 +30,9 @@ def group_rows(table: pa.Table) -> dict[str, NDArray[np.int64]]:
 def summarise(table: pa.Table, *, prefix: str) -> dict[str, float]:
     """Metrics of a trajectory shard, named `prefix/name`.
 
+    A number that no episode or group has is left out, never NaN: the return when every episode
+    errored, the spread when no group has two members with a return.
+
     Args:
         table: A trajectory shard of at least one row.
         prefix: Name of the stage.
@@ -41,13 +44,12 @@ def summarise(table: pa.Table, *, prefix: str) -> dict[str, float]:
     num_turns = np.array([len(row) for row in rows_of(table, "valid")])
     num_actions = [sum(map(len, row)) for row in table["actions"].to_pylist()]
     stops = Counter(reason for row in table["stop_reasons"].to_pylist() for reason in row)
-    spreads = [
-        np.nanstd(returns[rows], ddof=1) for rows in group_rows(table).values() if len(rows) > 1
-    ]
+    known = np.isfinite(returns)
+    members = [returns[rows][known[rows]] for rows in group_rows(table).values()]
+    spreads = [np.std(group, ddof=1) for group in members if len(group) > 1]
     num_rows = table.num_rows
     values = {
         "success": np.mean(table["success"].to_numpy(zero_copy_only=False)),
-        "return": np.nanmean(returns),
         "penalty": np.mean(table["penalty"].to_numpy()),
         "valid_turns": np.mean(turn_valid),
         "reply_tokens": sum(int(row.sum()) for row in sampled) / max(int(num_turns.sum()), 1),
@@ -61,6 +63,8 @@ def summarise(table: pa.Table, *, prefix: str) -> dict[str, float]:
         "sampled_tokens": sum(int(row.sum()) for row in sampled),
         "tokens": sum(len(row) for row in sampled),
     }
+    if known.any():
+        values["return"] = np.mean(returns[known])
     if spreads:
         values["group_return_std"] = np.mean(spreads)
     return {f"{prefix}/{name}": float(value) for name, value in values.items()}

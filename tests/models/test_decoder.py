@@ -140,6 +140,22 @@ def test_L1_temperature_divides_the_logits_before_the_softmax(decoder, tokens, t
         assert entropies[index].item() == pytest.approx(-(p * p.log()).sum().item(), abs=1e-5)
 
 
+def test_the_head_runs_on_the_predicted_positions_only(decoder, tokens, monkeypatch):
+    rows: list[int] = []
+    logits = Decoder.logits
+
+    def count(self, hidden):
+        rows.append(len(hidden))
+        return logits(self, hidden)
+
+    monkeypatch.setattr(Decoder, "logits", count)
+    predict = torch.zeros(len(tokens), dtype=torch.bool)
+    predict[[3, 9, 17]] = True
+    with torch.no_grad():
+        packed_log_probs(decoder, tokens=tokens, lengths=LENGTHS, predict=predict, temperature=1.0)
+    assert rows == [3]
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [

@@ -1,5 +1,8 @@
 """The nano policy: its tokenizer and its weights are functions of texts, settings and seed."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,21 @@ def test_every_text_survives_encoding_and_decoding(text: str):
 def test_the_same_texts_in_any_order_give_the_same_bytes(tmp_path: Path):
     again = build_nano(TEXTS[::-1], settings=SETTINGS, seed=0)
     assert saved(tmp_path / "one", POLICY) == saved(tmp_path / "two", again)
+
+
+def test_P8_another_process_with_another_hash_seed_writes_the_same_bytes(tmp_path: Path):
+    program = (
+        "import sys; from pathlib import Path; import test_nano as t\n"
+        "t.saved(Path(sys.argv[1]), t.build_nano(t.TEXTS, settings=t.SETTINGS, seed=0))"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "other")],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"},
+        check=True,
+    )
+    written = {file.name: file.read_bytes() for file in (tmp_path / "other").iterdir()}
+    assert written == saved(tmp_path / "here", POLICY)
 
 
 def test_the_seed_changes_the_weights_and_nothing_else(tmp_path: Path):
