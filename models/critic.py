@@ -30,9 +30,9 @@ class Critic(nn.Module):
         self.decoder = decoder
         self.value_head = nn.Parameter(head)
 
-    def values(self, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Value of the state after each token of packed sequences, [N]."""
-        hidden = self.decoder.hidden(tokens, lengths)
+    def values(self, tokens: Tensor, lengths: Sequence[int], *, at: Tensor | None = None) -> Tensor:
+        """Value of the state after each token of packed sequences, [N]; of those `at` alone, [M]."""
+        hidden = self.decoder.hidden(tokens, lengths, at=at)
         return (hidden @ self.value_head.T).squeeze(-1)
 
 

@@ -199,20 +199,25 @@ class Decoder(nn.Module):
         """Weight of the language-model head, [V, W]."""
         return self.model.embed_tokens.weight if self.config.tied else self.lm_head.weight
 
-    def hidden(self, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
+    def hidden(self, tokens: Tensor, lengths: Sequence[int], *, at: Tensor | None = None) -> Tensor:
         """Last hidden states of packed sequences; attention never crosses sequences.
 
         Args:
             tokens: Ids of all sequences one after another, int64, [N].
             lengths: Length of each sequence; their sum is N.
+            at: Positions whose states are wanted, int64, [M]; None wants all. What follows the last
+                layer's attention runs on these alone, as no other position needs it.
 
         Returns:
-            [N, W]
+            [M, W], or [N, W] when all are wanted.
         """
         layout = Packing(lengths, self.config)
         x = self.model.embed_tokens(tokens)
-        for layer in self.model.each_layer():
-            x = x + _packed_attention(layer.self_attn, layer.input_layernorm(x), layout)
+        for index, layer in enumerate(self.model.each_layer()):
+            seen = _packed_attention(layer.self_attn, layer.input_layernorm(x), layout)
+            if at is not None and index == self.config.num_layers - 1:
+                x, seen = x.index_select(0, at), seen.index_select(0, at)
+            x = x + layer.self_attn.o_proj(seen)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         y: Tensor = self.model.norm(x)
         return y
@@ -268,6 +273,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _packed_attention(layer: Attention, x: Tensor, layout: Packing) -> Tensor:
+    """What each token takes from its sequence, before the output projection, [N, H * D]."""
     config = layer.config
     q = layer.q_proj(x).unflatten(-1, (config.num_heads, config.head_dim))
     k = layer.k_proj(x).unflatten(-1, (config.num_key_value_heads, config.head_dim))
@@ -282,5 +288,4 @@ def _packed_attention(layer: Attention, x: Tensor, layout: Packing) -> Tensor:
         is_causal=True,
         enable_gqa=config.num_heads != config.num_key_value_heads,
     )
-    z: Tensor = layer.o_proj(layout.unpad(y))
-    return z
+    return layout.unpad(y)

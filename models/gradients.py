@@ -161,7 +161,7 @@ def _critic_backward(
 ) -> dict[str, float]:
     lengths, masks = [len(item.tokens) for item in batch], [item.sampled for item in batch]
     wanted = torch.nonzero(torch.from_numpy(np.concatenate(masks))).squeeze(-1)
-    values = critic.values(tokens, lengths).index_select(0, wanted - 1)
+    values = critic.values(tokens, lengths, at=wanted - 1)
     returns = sampled_entries([item.returns for item in batch], masks)
     losses = value_loss(
         values,

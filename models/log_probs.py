@@ -19,7 +19,7 @@ def packed_log_probs(
     """Log-probs and entropies of the distribution that tokens were sampled from.
 
     The temperature divides the logits before the softmax, as in sampling (L1). The head runs on the
-    predicted positions only.
+    positions before predicted tokens only, and so does the end of the last layer.
 
     Args:
         decoder: The policy.
@@ -31,9 +31,9 @@ def packed_log_probs(
     Returns:
         Log-probs and entropies, float32, [M] each, M = number of predicted tokens.
     """
-    hidden = decoder.hidden(tokens, lengths)
     wanted = torch.nonzero(predict).squeeze(-1)
-    logits = decoder.logits(hidden.index_select(0, wanted - 1)).float() / temperature
+    hidden = decoder.hidden(tokens, lengths, at=wanted - 1)
+    logits = decoder.logits(hidden).float() / temperature
     log_p = torch.log_softmax(logits, dim=-1)
     log_probs = log_p.gather(-1, tokens.index_select(0, wanted)[:, None]).squeeze(-1)
     entropies = -(log_p.exp() * log_p).sum(-1)

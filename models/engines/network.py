@@ -54,6 +54,7 @@ class SamplingNetwork:
         seen = torch.full((len(slots) * max(counts),), longest, dtype=torch.int64)
         seen[grid] = where
         visible = (torch.arange(longest) <= seen[:, None]).view(len(slots), 1, max(counts), longest)
+        last = torch.from_numpy(np.cumsum(counts) - 1)
         cos, sin = self.cos[where][:, None], self.sin[where][:, None]
         x = F.embedding(torch.from_numpy(np.concatenate(new).astype(np.int64)), self.embedding)
         for index, layer in enumerate(self.layers):
@@ -69,8 +70,11 @@ class SamplingNetwork:
                 attn_mask=visible,
                 enable_gqa=q.shape[1] != k.shape[1],
             )
-            x = layer.finish(x, y.transpose(1, 2).reshape(len(seen), -1)[grid])
-        return self._logits(x[torch.from_numpy(np.cumsum(counts) - 1)])
+            y = y.transpose(1, 2).reshape(len(seen), -1)[grid]
+            if index == len(self.layers) - 1:  # nothing but the last token's state is needed now
+                x, y = x[last], y[last]
+            x = layer.finish(x, y)
+        return self._logits(x)
 
     def step(self, tokens: Tensor, lengths: NDArray[np.int64]) -> Tensor:
         """Feeds one token to each of the slots 0 … B-1.

@@ -122,6 +122,24 @@ def test_gradients_flow_to_every_parameter(decoder, tokens):
         assert value.grad.abs().sum() > 0, name
 
 
+def test_states_at_chosen_positions_and_their_gradients_are_those_of_all(decoder, tokens):
+    at = torch.tensor([0, 7, 8, 19])
+    slope = torch.randn(len(at), 32, generator=torch.Generator().manual_seed(2))
+    found = []
+    for chosen in (
+        lambda: decoder.hidden(tokens, LENGTHS)[at],
+        lambda: decoder.hidden(tokens, LENGTHS, at=at),
+    ):
+        decoder.zero_grad()
+        states = chosen()
+        (states * slope).sum().backward()
+        gradients = [value.grad.clone() for value in decoder.model.parameters()]
+        found.append((states.detach(), gradients))
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
 def test_L1_temperature_divides_the_logits_before_the_softmax(decoder, tokens, temperature):
     predict = torch.ones(len(tokens), dtype=torch.bool)
