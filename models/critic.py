@@ -31,7 +31,7 @@ class Critic(nn.Module):
         self.value_head = nn.Parameter(head)
 
     def values(self, tokens: Tensor, lengths: Sequence[int], *, at: Tensor | None = None) -> Tensor:
-        """Value of the state after each token of packed sequences, [N]; of those `at` alone, [M]."""
+        """Values of the states after each token of packed sequences, [N], or `at` some, [M]."""
         hidden = self.decoder.hidden(tokens, lengths, at=at)
         return (hidden @ self.value_head.T).squeeze(-1)
 
