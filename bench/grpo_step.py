@@ -22,12 +22,11 @@ from bench.sampler import NO_TOKEN
 from models.engines.base import Request
 from models.engines.torch_engine import TorchEngine
 from models.estimators import GroupEstimator, group_advantages
+from models.folder import weights_digest
 from models.lane_work import run_here
-from models.losses import LossSettings
-from models.nano import NanoSettings, build_nano
-from models.optimiser import OptimiserSettings
-from models.policy import save_policy, save_weights, weights_digest
-from models.sampling import Sampling
+from models.nano import build_nano
+from models.policy import save_policy, save_weights
+from models.settings import LossSettings, NanoSettings, OptimiserSettings, Sampling
 from models.trainer import load_state, update_policy
 from models.training_data import TrainingSequence
 

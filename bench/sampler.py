@@ -26,9 +26,10 @@ from transformers.utils.logging import disable_progress_bar
 
 from models.engines.base import Request
 from models.engines.torch_engine import TorchEngine
-from models.nano import NanoSettings, build_nano
-from models.policy import save_policy, weights_digest
-from models.sampling import Sampling
+from models.folder import weights_digest
+from models.nano import build_nano
+from models.policy import save_policy
+from models.settings import NanoSettings, Sampling
 
 GROUPS, MEMBERS, TURNS, TEXT = 8, 8, 5, 40
 ROWS = GROUPS * MEMBERS

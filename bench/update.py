@@ -18,9 +18,9 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from models.gradients import GradientJob, compute_gradient
-from models.losses import LossSettings
-from models.nano import NanoSettings, build_nano
+from models.nano import build_nano
 from models.policy import save_policy
+from models.settings import LossSettings, NanoSettings
 from models.trainer import normaliser_of
 from models.training_data import TrainingSequence
 

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from models.decoder import Decoder, DecoderConfig
+from models.folder import CRITIC_WEIGHTS
 from models.policy import build_decoder, load_parameters
 
-FOLDER = "critic"
 HEAD = "value_head.weight"
 VALUE_TOKENS = 8192
 
@@ -47,7 +47,7 @@ def critic_parameters(policy: Path) -> dict[str, Tensor]:
 
     A fresh critic has the policy's trunk and a head of zeros, so its first values are 0.
     """
-    stored = policy / FOLDER / "model.safetensors"
+    stored = policy / CRITIC_WEIGHTS
     if stored.exists():
         parameters: dict[str, Tensor] = load_file(stored)
         return parameters
@@ -57,9 +57,9 @@ def critic_parameters(policy: Path) -> dict[str, Tensor]:
 
 def save_critic(parameters: Mapping[str, Tensor], policy: Path) -> None:
     """Writes the critic of a policy folder."""
-    (policy / FOLDER).mkdir()
+    (policy / CRITIC_WEIGHTS).parent.mkdir()
     contiguous = {name: value.detach().contiguous() for name, value in parameters.items()}
-    save_file(contiguous, policy / FOLDER / "model.safetensors", metadata={"format": "pt"})
+    save_file(contiguous, policy / CRITIC_WEIGHTS, metadata={"format": "pt"})
 
 
 def load_critic(policy: Path) -> Critic:

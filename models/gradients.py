@@ -10,8 +10,6 @@ from models.critic import Critic, build_critic
 from models.decoder import Decoder, DecoderConfig
 from models.log_probs import packed_log_probs
 from models.losses import (
-    KLEstimator,
-    LossSettings,
     Normaliser,
     clipped_policy_loss,
     importance_weights,
@@ -20,6 +18,7 @@ from models.losses import (
     value_loss,
 )
 from models.policy import build_decoder
+from models.settings import KLEstimator, LossSettings
 from models.training_data import (
     Parameters,
     TrainingSequence,

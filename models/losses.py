@@ -6,70 +6,13 @@ mini-batch, so micro-batches, lanes and workers change nothing (A12).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from models.settings import KLEstimator, Reduction
+
 SMALLEST_SIZE = 1e-9  # keeps a step without any weight finite: its losses are then 0 as well
-
-
-class Reduction(StrEnum):
-    """How token losses become one number."""
-
-    TOKEN_MEAN = "token-mean"  # noqa: S105 - not a password
-    """Sum over tokens / number of tokens: long replies weigh more."""
-    SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"  # noqa: S105
-    """Mean over sequences of the sum over tokens."""
-    SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"  # noqa: S105
-    """Mean over sequences of the mean over tokens: every sequence weighs the same."""
-    SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"  # noqa: S105
-    """Sum over tokens / (rows x longest row): Dr.GRPO's constant."""
-
-
-class KLEstimator(StrEnum):
-    """Estimators of KL(policy, reference) from d = log policy - log reference (Schulman 2020)."""
-
-    K1 = "k1"
-    """d: unbiased, may be negative; as a loss its expected gradient is zero."""
-    ABS = "abs"
-    """|d|."""
-    K2 = "k2"
-    """d squared / 2: biased, low variance, its gradient is that of the KL."""
-    K3 = "k3"
-    """exp(-d) + d - 1: unbiased, never negative."""
-
-
-class LossSettings(BaseModel):
-    """What the update minimises."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio may fall to 1 - clip_low.")
-    clip_high: float = Field(default=0.28, ge=0, description="Ratio may rise to 1 + clip_high.")
-    dual_clip: float | None = Field(
-        default=3.0, gt=1, description="Bound on the loss of tokens with negative advantage."
-    )
-    entropy_coefficient: float = Field(default=0.0, ge=0, description="Entropy bonus.")
-    reduction: Reduction = Field(
-        default=Reduction.TOKEN_MEAN, description="How token losses become one number."
-    )
-    kl_coefficient: float = Field(
-        default=0.0, ge=0, description="KL to the reference policy in the loss; 0 needs none."
-    )
-    kl_estimator: KLEstimator = Field(
-        default=KLEstimator.K3, description="How that KL is estimated: k1, abs, k2 or k3."
-    )
-    importance_cap: float | None = Field(
-        default=None,
-        gt=0,
-        description="Corrects for a sampler that differs from the trainer: old log-probs are "
-        "computed by the trainer, tokens weigh trainer / sampler, at most this.",
-    )
-    value_clip: float | None = Field(
-        default=0.5, gt=0, description="Values may move this far from the old ones (critic)."
-    )
 
 
 @dataclass(frozen=True)

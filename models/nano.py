@@ -9,39 +9,18 @@ import re
 from collections.abc import Sequence
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config
 
 from models.decoder import Decoder, DecoderConfig
 from models.policy import Policy, build_decoder
+from models.settings import NANO_MARKERS, NANO_TAGS, NanoSettings
 
-PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
-TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+PAD, USER, ASSISTANT, END = NANO_MARKERS
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-
-
-class NanoSettings(BaseModel):
-    """Shape of a nano policy."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    layers: int = Field(default=2, ge=1, description="Decoder layers.")
-    width: int = Field(default=128, ge=8, description="Size of the hidden states.")
-    heads: int = Field(default=4, ge=1, description="Attention heads.")
-    head_dim: int = Field(default=32, ge=2, multiple_of=2, description="Size of a head.")
-    feed_forward: int = Field(default=256, ge=8, description="Size of the feed-forward layer.")
-    vocabulary: int = Field(default=320, ge=280, description="Tokens; 256 of them are bytes.")
-    context: int = Field(default=1024, ge=64, description="Most tokens of an episode.")
-
-    @model_validator(mode="after")
-    def _check(self) -> "NanoSettings":
-        if self.vocabulary < 256 + 4 + len(TAGS):
-            raise ValueError(f"vocabulary={self.vocabulary} has no room for bytes and markers")
-        return self
 
 
 def build_nano(texts: Sequence[str], *, settings: NanoSettings, seed: int) -> Policy:
@@ -85,15 +64,15 @@ def _tokenizer(texts: Sequence[str], *, vocabulary: int) -> PreTrainedTokenizerF
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(TAGS),
+        vocab_size=vocabulary - len(NANO_TAGS),
         special_tokens=[PAD, USER, ASSISTANT, END],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    split = re.compile("|".join(map(re.escape, TAGS)))  # each tag becomes one token of its own
+    split = re.compile("|".join(map(re.escape, NANO_TAGS)))  # each tag becomes one token of its own
     pieces = [piece for text in texts for piece in split.split(text)]
     tokenizer.train_from_iterator(pieces, trainer=trainer)
-    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in NANO_TAGS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -4,31 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from models.settings import OptimiserSettings
 from models.training_data import Parameters
-
-
-class OptimiserSettings(BaseModel):
-    """How the loss is minimised."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    learning_rate: float = Field(default=7e-4, gt=0, description="AdamW, policy.")
-    critic_learning_rate: float = Field(default=1e-3, gt=0, description="AdamW, critic.")
-    ramp_updates: int = Field(
-        default=10, ge=0, description="Updates over which the rates rise linearly."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW.")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW, first moment.")
-    beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW, second moment.")
-    max_gradient_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled to it.")
-    epochs: int = Field(default=1, ge=1, description="Passes over a rollout.")
-    mini_batches: int = Field(default=2, ge=1, description="Optimiser steps per pass.")
-    micro_tokens: int = Field(
-        default=8192, ge=1, description="Most tokens per forward pass; changes only memory."
-    )
 
 
 @dataclass

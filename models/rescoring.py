@@ -16,8 +16,8 @@ from models.decoder import DecoderConfig
 from models.errors import TrainingDataError
 from models.lane_work import Run
 from models.log_probs import packed_log_probs
-from models.losses import LossSettings
 from models.policy import build_decoder
+from models.settings import LossSettings
 from models.training_data import Parameters, TrainingSequence, micro_batches, tensors_of
 
 

@@ -6,29 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from models.settings import Sampling
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-class Sampling(BaseModel):
-    """The distribution that tokens are sampled from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    temperature: float = Field(
-        default=1.0, ge=0, le=10, description="Divides the logits; 0 takes the likeliest token."
-    )
-    top_p: float = Field(
-        default=1.0, gt=0, le=1, description="Smallest probability mass kept; 1 keeps everything."
-    )
-    top_k: int = Field(default=0, ge=0, description="Number of tokens kept; 0 keeps all.")
-
-    @property
-    def truncates(self) -> bool:
-        """Whether some tokens are excluded, and the log-probs of the others renormalised."""
-        return self.top_p < 1 or self.top_k > 0
 
 
 def sequence_key(name: str) -> np.uint64:

@@ -7,27 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from models.decoder import Decoder, DecoderConfig
 from models.log_probs import packed_log_probs
 from models.policy import build_decoder
-
-
-class SupervisedSettings(BaseModel):
-    """How a policy is fitted to demonstrations."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    batch: int = Field(default=32, ge=1, description="Episodes per step.")
-    epochs: int = Field(default=1, ge=1, description="Passes over the demonstrations.")
-    learning_rate: float = Field(default=3e-3, gt=0, description="AdamW, after the ramp.")
-    ramp_share: float = Field(
-        default=0.05, ge=0, lt=1, description="Share of the steps that raise the rate linearly."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW.")
-    max_gradient_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled to it.")
+from models.settings import SupervisedSettings
 
 
 @dataclass(frozen=True)

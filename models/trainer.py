@@ -16,28 +16,16 @@ from safetensors.torch import load_file, save_file
 
 from models.critic import critic_parameters, save_critic
 from models.decoder import DecoderConfig
+from models.folder import OPTIMISER, STATE, write_json
 from models.gradients import RATIO_MAX, GradientJob, GradientResult, compute_gradient
 from models.lane_work import Run
-from models.losses import LossSettings, Normaliser
-from models.optimiser import Optimised, OptimiserSettings, moments_of, optimised
-from models.policy import load_parameters, save_next_policy, write_json
+from models.losses import Normaliser
+from models.optimiser import Optimised, moments_of, optimised
+from models.policy import load_parameters, save_next_policy
 from models.rescoring import with_needed_log_probs
+from models.settings import LossSettings, OptimiserSettings
 from models.supervised import sum_in_order
 from models.training_data import Parameters, TrainingSequence
-
-OPTIMISER = Path("trainer") / "optimizer.safetensors"
-STATE = Path("trainer") / "state.json"
-
-__all__ = [
-    "OPTIMISER",
-    "STATE",
-    "OptimiserSettings",
-    "TrainerState",
-    "TrainingSequence",
-    "load_state",
-    "save_state",
-    "update_policy",
-]
 
 
 @dataclass

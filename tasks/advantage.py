@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.critic import load_critic, values_of
 from models.estimators import GroupEstimator, bilevel_gae, gae, group_advantages, whiten
 from tasks.lanes import Lanes
 from tasks.shards import Kind, ragged, read_shard, rows_of
@@ -76,6 +75,8 @@ class ValuePayload:
 
 def value_lane(payload: ValuePayload) -> list[NDArray[np.float32]]:
     """Values of every position of each sequence, from the policy's critic."""
+    from models.critic import load_critic, values_of
+
     critic = load_critic(payload.policy)
     return values_of(critic, payload.tokens)
 

@@ -19,7 +19,7 @@ from models.chat import ChatRenderer
 from models.engines.base import Completion, Request, StopReason
 from models.engines.torch_engine import TorchEngine
 from models.policy import load_tokenizer
-from models.sampling import Sampling
+from models.settings import Sampling
 from tasks.environment import EnvironmentSettings
 from tasks.errors import SettingsError
 from tasks.lanes import Lanes

@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.log_probs import packed_log_probs
-from models.policy import load_decoder
 from tasks.errors import GateError
 from tasks.lanes import Lanes
-from tasks.learning_rows import full_log_probs
 from tasks.shards import Kind, read_shard, rows_of
 from tasks.stage import Job, stage
 
@@ -53,6 +49,11 @@ class LogProbPayload:
 
 def log_prob_lane(payload: LogProbPayload) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Log-probs and entropies of the sampled tokens of all sequences, by the trainer's pass."""
+    import torch
+
+    from models.log_probs import packed_log_probs
+    from models.policy import load_decoder
+
     decoder = load_decoder(payload.policy)
     with torch.inference_mode():
         log_probs, entropies = packed_log_probs(
@@ -68,6 +69,8 @@ def log_prob_lane(payload: LogProbPayload) -> tuple[NDArray[np.float32], NDArray
 @stage("diagnose", version=1)
 def diagnose(job: Job[DiagnoseJobSettings]) -> None:
     """Compares sampler and trainer on a rollout, and measures the policy's entropy."""
+    from tasks.learning_rows import full_log_probs
+
     settings = job.settings.diagnose
     shard = read_shard(job.inputs["trajectories"], kind=Kind.TRAJECTORIES)
     sampling = shard.metadata["sampling"]

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from envs.base import Split
-from models.sampling import Sampling
+from models.settings import Sampling
 from tasks.digest import derive_seed
 from tasks.environment import EnvironmentSettings
 from tasks.intervals import pass_at_k, wilson_interval

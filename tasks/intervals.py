@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binomtest
 
 from tasks.errors import SampleError
 
@@ -22,6 +21,8 @@ def wilson_interval(
     Returns:
         Lower and upper bound, in [0, 1].
     """
+    from scipy.stats import binomtest  # noqa: PLC0415 - half a second
+
     interval = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
     return float(interval.low), float(interval.high)
 

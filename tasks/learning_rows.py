@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from models.trainer import TrainingSequence
+from models.training_data import TrainingSequence
 from tasks.shards import rows_of
 
 

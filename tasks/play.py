@@ -6,9 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from envs.base import Split
-from models.policy import weights_digest
-from models.sampling import Sampling
-from tasks.collect import Collection, collect
+from models.folder import weights_digest
+from models.settings import Sampling
 from tasks.digest import derive_seed
 from tasks.environment import EnvironmentSettings
 from tasks.policy import policy_version
@@ -73,6 +72,8 @@ def play(
     Returns:
         The shard's table.
     """
+    from tasks.collect import Collection, collect
+
     policy = job.inputs["policy"]
     collection = Collection(
         policy=policy,

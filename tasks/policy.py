@@ -6,9 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.nano import NanoSettings
-from models.policy import WEIGHTS, write_json
-from models.trainer import STATE
+from models.folder import STATE, WEIGHTS, write_json
+from models.settings import NanoSettings
 from tasks.environment import EnvironmentSettings
 from tasks.errors import SettingsError
 from tasks.store import Reference, Store

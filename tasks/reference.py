@@ -14,14 +14,8 @@ import numpy as np
 import torch
 
 from models.estimators import GroupEstimator, bilevel_gae, gae, group_advantages, whiten
-from models.losses import (
-    KLEstimator,
-    Normaliser,
-    Reduction,
-    clipped_policy_loss,
-    kl_estimate,
-    reduce_losses,
-)
+from models.losses import Normaliser, clipped_policy_loss, kl_estimate, reduce_losses
+from models.settings import KLEstimator, Reduction
 from tasks.errors import ReferenceFolderError
 from tasks.filter_rules import (
     FilterSettings,

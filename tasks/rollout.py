@@ -5,9 +5,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from envs.base import Split
-from models.chat import check_template
-from models.policy import load_tokenizer
-from models.sampling import Sampling
+from models.settings import Sampling
 from tasks.digest import derive_seed
 from tasks.environment import EnvironmentSettings
 from tasks.play import group_members, play
@@ -104,5 +102,8 @@ def rollout(job: Job[RolloutJobSettings]) -> None:
     )
     job.metrics = summarise(table, prefix="rollout")
     if iteration == 0:
+        from models.chat import check_template
+        from models.policy import load_tokenizer
+
         report = check_template(load_tokenizer(job.inputs["policy"]))
         job.metrics["rollout/template_stable"] = float(report.is_prefix_stable)

@@ -2,13 +2,10 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.losses import LossSettings
-from models.policy import load_parameters, weights_digest
-from models.sampling import Sampling
-from models.trainer import OptimiserSettings, load_state, save_state, update_policy
+from models.folder import weights_digest
+from models.settings import LossSettings, OptimiserSettings, Sampling
 from tasks.digest import derive_seed
 from tasks.gates import check_advantages, check_trajectories
-from tasks.learning_rows import training_sequences
 from tasks.shards import Kind, read_shard
 from tasks.stage import Job, stage
 
@@ -39,6 +36,10 @@ class UpdateJobSettings(BaseModel):
 @stage("update", version=1)
 def update(job: Job[UpdateJobSettings]) -> None:
     """Checks the invariants of the learning data, then takes the optimiser's steps."""
+    from models.policy import load_parameters
+    from models.trainer import load_state, save_state, update_policy
+    from tasks.learning_rows import training_sequences
+
     settings, policy = job.settings, job.inputs["policy"]
     trajectories = read_shard(job.inputs["trajectories"], kind=Kind.TRAJECTORIES)
     advantages = read_shard(job.inputs["advantages"], kind=Kind.ADVANTAGES)

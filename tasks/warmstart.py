@@ -5,7 +5,7 @@ that shows such a policy calls it a warm start.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,15 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from envs.base import Split
 from envs.demonstrations import Demonstration, DemonstrationSettings, demonstrate
 from envs.tags import Tag
-from models.chat import ChatRenderer
-from models.nano import NanoSettings, build_nano
-from models.policy import save_policy
-from models.supervised import SupervisedSequence, SupervisedSettings, fit_demonstrations
+from models.settings import NanoSettings, SupervisedSettings
 from tasks.digest import derive_seed
 from tasks.environment import EnvironmentSettings
 from tasks.lanes import Lanes
 from tasks.policy import write_state
 from tasks.stage import Job, stage
+
+if TYPE_CHECKING:
+    from models.chat import ChatRenderer
+    from models.supervised import SupervisedSequence
 
 
 class WarmstartSettings(BaseModel):
@@ -98,8 +99,12 @@ def play_demonstrations(
     return [played for lane in lanes.map(demonstration_lane, payloads) for played in lane]
 
 
-def supervised_sequence(demonstration: Demonstration, renderer: ChatRenderer) -> SupervisedSequence:
+def supervised_sequence(
+    demonstration: Demonstration, renderer: "ChatRenderer"
+) -> "SupervisedSequence":
     """The ids of a demonstration, rendered as rollouts are; replies and their stop are targets."""
+    from models.supervised import SupervisedSequence
+
     tokens: list[int] = []
     targets: list[bool] = []
     for index, turn in enumerate(demonstration.turns):
@@ -117,6 +122,11 @@ def supervised_sequence(demonstration: Demonstration, renderer: ChatRenderer) ->
 @stage("warmstart", version=1)
 def warmstart(job: Job[WarmstartJobSettings]) -> None:
     """Builds a nano policy and fits it to imperfect solver demonstrations."""
+    from models.chat import ChatRenderer
+    from models.nano import build_nano
+    from models.policy import save_policy
+    from models.supervised import fit_demonstrations
+
     settings = job.settings.warmstart
     demonstrations = play_demonstrations(job.settings, seed=job.seed, lanes=job.lanes)
     turns = [turn for played in demonstrations for turn in played.turns]

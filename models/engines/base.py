@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.sampling import Sampling
+from models.settings import Sampling
 
 
 class StopReason(StrEnum):

@@ -16,8 +16,10 @@ from torch import Tensor
 from models.engines.base import Completion, Request, StopReason
 from models.engines.network import SamplingNetwork
 from models.errors import ContextError, NonFiniteError, RequestError, StaleWeightsError
-from models.policy import load_decoder, stop_tokens, weights_digest
-from models.sampling import Sampling, sample, sequence_key, uniforms
+from models.folder import stop_tokens, weights_digest
+from models.policy import load_decoder
+from models.sampling import sample, sequence_key, uniforms
+from models.settings import Sampling
 
 
 class TorchEngine:

@@ -7,8 +7,9 @@ from engine_play import loaded
 
 from models.engines.network import SamplingNetwork
 from models.engines.torch_engine import TorchEngine
-from models.nano import NanoSettings, build_nano
+from models.nano import build_nano
 from models.policy import Policy, save_policy
+from models.settings import NanoSettings
 
 TEXTS = [
     "player 1,2 box 2,2 goal 4,2\n",

@@ -7,9 +7,10 @@ import torch
 
 from models.engines.base import Completion, Request
 from models.engines.torch_engine import TorchEngine
+from models.folder import weights_digest
 from models.log_probs import packed_log_probs
-from models.policy import Policy, weights_digest
-from models.sampling import Sampling
+from models.policy import Policy
+from models.settings import Sampling
 
 VOCABULARY = 288
 TEMPERATURE = 0.6

@@ -6,8 +6,8 @@ from tiny_policy import CONFIG, tiny_batch, tiny_critic, tiny_folder
 import models.critic
 from models.critic import build_critic, critic_parameters, load_critic, save_critic, values_of
 from models.lane_work import run_here
-from models.losses import LossSettings
-from models.trainer import OptimiserSettings, load_state, save_state, update_policy
+from models.settings import LossSettings, OptimiserSettings
+from models.trainer import load_state, save_state, update_policy
 from models.training_data import TrainingSequence, tensors_of
 
 

@@ -22,7 +22,8 @@ from engine_play import (
 from models.engines.network import SamplingNetwork
 from models.engines.torch_engine import TorchEngine
 from models.errors import ContextError, NonFiniteError, RequestError, StaleWeightsError
-from models.policy import load_parameters, save_next_policy, weights_digest
+from models.folder import weights_digest
+from models.policy import load_parameters, save_next_policy
 
 
 def test_L9_the_digest_is_that_of_the_loaded_weights(nano_folder: Path, tmp_path: Path):

@@ -18,9 +18,9 @@ from tiny_policy import (
 from models.errors import TrainingDataError
 from models.gradients import GradientResult, compute_gradient
 from models.log_probs import packed_log_probs
-from models.losses import KLEstimator, LossSettings, Reduction
 from models.policy import build_decoder
 from models.rescoring import RescoringJob, rescore, with_needed_log_probs
+from models.settings import KLEstimator, LossSettings, Reduction
 from models.trainer import normaliser_of
 from models.training_data import TrainingSequence, micro_batches, tensors_of
 

@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.losses import (
-    KLEstimator,
-    LossSettings,
     Normaliser,
-    Reduction,
     clipped_policy_loss,
     importance_weights,
     kl_estimate,
     reduce_losses,
     value_loss,
 )
+from models.settings import KLEstimator, LossSettings, Reduction
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
 

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.nano import ASSISTANT, END, PAD, TAGS, USER, NanoSettings, build_nano
-from models.policy import Policy, save_policy, stop_tokens
+from models.folder import stop_tokens
+from models.nano import ASSISTANT, END, PAD, USER, build_nano
+from models.policy import Policy, save_policy
+from models.settings import NANO_TAGS, NanoSettings
 
 TEXTS = [f"<think>at {i},3</think><answer>Left || Down</answer>" for i in range(9)]
 SETTINGS = NanoSettings(width=16, heads=2, head_dim=8, feed_forward=16, vocabulary=300)
@@ -32,7 +34,7 @@ def test_the_default_has_about_four_hundred_thousand_parameters():
     assert len(policy.tokenizer) == 320
 
 
-@pytest.mark.parametrize("token", [PAD, USER, ASSISTANT, END, *TAGS])
+@pytest.mark.parametrize("token", [PAD, USER, ASSISTANT, END, *NANO_TAGS])
 def test_markers_and_tags_are_single_tokens(token: str):
     ids = POLICY.tokenizer.encode(f"x{token}y")
     assert POLICY.tokenizer.convert_tokens_to_ids(token) in ids

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from models.errors import PolicyFolderError
+from models.folder import stop_tokens, weights_digest, write_json
 from models.policy import (
     Policy,
     build_decoder,
@@ -15,9 +16,6 @@ from models.policy import (
     load_tokenizer,
     save_next_policy,
     save_policy,
-    stop_tokens,
-    weights_digest,
-    write_json,
 )
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import chisquare, kstest
 
-from models.sampling import Sampling, sample, sequence_key, uniforms
+from models.sampling import sample, sequence_key, uniforms
+from models.settings import Sampling
 
 NUM = 20_000
 KEYS = np.array([sequence_key(f"episode {index}") for index in range(NUM)])

@@ -11,11 +11,11 @@ from tiny_policy import CONFIG, VOCABULARY, tiny_parameters
 from models.decoder import Decoder
 from models.lane_work import run_here
 from models.policy import build_decoder
+from models.settings import SupervisedSettings
 from models.supervised import (
     SupervisedJob,
     SupervisedResult,
     SupervisedSequence,
-    SupervisedSettings,
     fit_demonstrations,
     supervised_gradient,
 )

@@ -29,7 +29,8 @@ from scipy.stats import chisquare
 from models.engines.base import StopReason
 from models.engines.torch_engine import TorchEngine
 from models.policy import Policy, save_policy
-from models.sampling import Sampling, uniforms
+from models.sampling import uniforms
+from models.settings import Sampling
 
 
 def test_L1_L6_logprobs_equal_the_training_forward_in_every_turn(nano: Policy, engine: TorchEngine):

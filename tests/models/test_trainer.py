@@ -12,8 +12,8 @@ from tiny_policy import CONFIG, on_policy, tiny_batch, tiny_folder, tiny_paramet
 from models.errors import TrainingDataError
 from models.gradients import GradientJob, GradientResult
 from models.lane_work import run_here
-from models.losses import LossSettings
-from models.trainer import OptimiserSettings, load_state, save_state, update_policy
+from models.settings import LossSettings, OptimiserSettings
+from models.trainer import load_state, save_state, update_policy
 from models.training_data import TrainingSequence
 
 SETTINGS = OptimiserSettings(learning_rate=1e-3, ramp_updates=0, mini_batches=1)

@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 
 from models.decoder import Decoder, DecoderConfig
 from models.gradients import GradientJob
-from models.losses import LossSettings
 from models.rescoring import RescoringJob, rescore
+from models.settings import LossSettings
 from models.trainer import TrainerState, load_state, normaliser_of
 from models.training_data import Parameters, TrainingSequence
 

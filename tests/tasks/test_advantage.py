@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from models.critic import critic_parameters, save_critic
-from models.nano import NanoSettings, build_nano
+from models.nano import build_nano
 from models.policy import save_policy
+from models.settings import NanoSettings
 from tasks.advantage import (
     AdvantageJobSettings,
     AdvantageSettings,

@@ -11,9 +11,10 @@ from envs.demonstrations import DemonstrationSettings, demonstrate
 from envs.episode import Episode, TurnResult
 from envs.errors import EpisodeFailure
 from models.chat import ChatRenderer
-from models.nano import NanoSettings, build_nano
-from models.policy import load_tokenizer, save_policy, weights_digest
-from models.sampling import Sampling
+from models.folder import weights_digest
+from models.nano import build_nano
+from models.policy import load_tokenizer, save_policy
+from models.settings import NanoSettings, Sampling
 from tasks.collect import Collection, collect
 from tasks.environment import EnvironmentSettings
 from tasks.errors import SettingsError

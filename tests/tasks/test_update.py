@@ -9,10 +9,10 @@ import pytest
 
 from models.engines.base import Request
 from models.engines.torch_engine import TorchEngine
-from models.nano import NanoSettings, build_nano
-from models.policy import save_policy, weights_digest
-from models.sampling import Sampling
-from models.trainer import OptimiserSettings
+from models.folder import weights_digest
+from models.nano import build_nano
+from models.policy import save_policy
+from models.settings import NanoSettings, OptimiserSettings, Sampling
 from tasks.errors import GateError
 from tasks.lanes import Lanes
 from tasks.policy import policy_version
