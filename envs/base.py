@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from envs.errors import EpisodeOverError, ResetOptionsError
+from envs.errors import EpisodeOverError, NoSolverError, ResetOptionsError
 from envs.seeding import generator
 
 _OBSERVATION_CHARACTERS = frozenset(string.printable)
@@ -170,9 +170,13 @@ class TextEnvironment(gymnasium.Env[str, str], ABC):  # type: ignore[misc] # gym
     def _apply(self, index: int) -> tuple[float, bool, bool, bool]:
         """Executes action `index`; returns reward, terminated, truncated, effective."""
 
-    @abstractmethod
     def _intend(self, index: int) -> None:
-        """Moves this copy to the state that action `index` is meant to lead to."""
+        """Moves this copy to the state that action `index` is meant to lead to.
+
+        Only environments with chance differ from simply executing the action.
+        """
+        _, terminated, truncated, _ = self._apply(index)
+        self._over = terminated or truncated
 
     def _numbers(self) -> dict[str, float]:
         """Returns the environment's own numbers for `info`."""
@@ -182,34 +186,41 @@ class TextEnvironment(gymnasium.Env[str, str], ABC):  # type: ignore[misc] # gym
     def observation(self) -> str:
         """Returns the state as text."""
 
-    @abstractmethod
     def compact(self) -> str:
         """Returns the state in a few words of fixed order, for policies of tiny size."""
+        return self.observation()
 
-    @abstractmethod
     def legend(self) -> str:
         """Returns what the signs in the observation mean; empty when there are none."""
+        return ""
 
-    @abstractmethod
     def picture(self) -> NDArray[np.uint8]:
         """Returns the state as an RGB picture of shape (height, width, 3)."""
+        raise NotImplementedError(f"`{type(self).__name__}` draws no pictures")
 
     @abstractmethod
     def level(self) -> str:
         """Returns the instance as text, equal for instances that are equal up to symmetry."""
 
-    @abstractmethod
     def strata(self) -> str:
         """Returns the kind of instance for stratified reports; empty when there is one kind."""
+        return ""
 
-    @abstractmethod
     def optimal_action(self) -> str:
-        """Returns a best action in the current state, from an exact solver."""
+        """Returns a best action in the current state, from an exact solver.
 
-    @abstractmethod
+        Raises:
+            NoSolverError: The environment has none; a warm start needs one.
+        """
+        raise NoSolverError(
+            f"`{type(self).__name__}` has no solver to demonstrate it\n"
+            "hint: write its `optimal_action`, or start from a policy: `policy.path=FOLDER`"
+        )
+
     def naive_action(self) -> str:
         """Returns the action of a plausible, biased player in the current state."""
+        return self.optimal_action()
 
-    @abstractmethod
     def trace(self, actions: Sequence[str]) -> str:
         """Returns a short thought that leads to `actions` (not yet executed) from here."""
+        return " then ".join(actions)

@@ -62,3 +62,14 @@ class ResetOptionsError(EnvsError, ValueError):
 
 class EpisodeFailure(EnvsError, RuntimeError):
     """An environment, or a server behind it, failed during an episode: the episode is errored."""
+
+
+class EntryPointError(EnvsError, ImportError):
+    """An import path that names no object."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NoSolverError(EnvsError, NotImplementedError):
+    """An environment without a solver or scripted player was asked for one's move."""

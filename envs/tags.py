@@ -9,9 +9,17 @@ from typing import Any, Self
 from pydantic import BaseModel, ValidationError
 
 from envs.base import ObservationFormat, Split, TextEnvironment
+from envs.entry_points import is_entry_point, load_entry_point
 from envs.errors import TagSettingsError, UnknownTagError
 from envs.prompts import PromptStyle
-from envs.registration import BANDIT, FROZEN_LAKE, SOKOBAN, environment_class, register_all
+from envs.registration import (
+    BANDIT,
+    FROZEN_LAKE,
+    SOKOBAN,
+    environment_class,
+    register_all,
+    register_environment,
+)
 
 __all__ = ["TAGS", "PromptStyle", "Tag", "get_tag", "make_environment"]
 
@@ -221,14 +229,34 @@ TAGS: Mapping[str, Tag] = _table(
 
 
 def get_tag(name: str) -> Tag:
-    """Returns the tag of that name.
+    """Returns the tag of that name, or a user's by import path (`package.module:name`).
+
+    The path names a `Tag`, or a `TextEnvironment` class, which becomes a tag with its defaults.
 
     Raises:
         UnknownTagError: There is none; suggests the nearest name and lists all.
+        EntryPointError: The import path names nothing.
+        TagSettingsError: It names neither a tag nor an environment.
     """
+    if is_entry_point(name):
+        return _users_tag(name)
     if name not in TAGS:
         raise UnknownTagError(name, known=TAGS)
     return TAGS[name]
+
+
+def _users_tag(path: str) -> Tag:
+    found = load_entry_point(path)
+    if isinstance(found, type) and issubclass(found, TextEnvironment):
+        environment_id = f"starpo-user/{path.replace(':', '.').replace('.', '_')}-v0"
+        register_environment(environment_id, environment=found)
+        instruction = (found.__doc__ or path).strip().partition("\n")[0]
+        return Tag(name=path, environment=environment_id, settings={}, instruction=instruction)
+    if isinstance(found, Tag):
+        return dataclasses.replace(found, name=path)
+    raise TagSettingsError(
+        f"`{path}` is a {type(found).__name__}\nhint: name a `Tag` or a `TextEnvironment` class"
+    )
 
 
 def make_environment(tag: Tag, *, split: Split) -> TextEnvironment:

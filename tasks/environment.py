@@ -1,11 +1,24 @@
 """Settings of the environment that an experiment runs on: a tag and what differs from it."""
 
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from envs.errors import EnvsError
+from envs.rewards import RewardTiming, load_reward
 from envs.tags import PromptStyle, Tag, get_tag
+
+
+class Context(StrEnum):
+    """How much of an episode a reply is sampled from, in training and evaluation."""
+
+    FULL = "full"
+    """All turns so far; an episode is one training sequence."""
+    LIMITED = "limited"
+    """The last `env.context_turns` turns; each turn is a training sequence of its own."""
+    SINGLE = "single"
+    """The turn's own message alone; each turn is a training sequence of its own."""
 
 
 class EnvironmentSettings(BaseModel):
@@ -13,7 +26,9 @@ class EnvironmentSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tag: str = Field(description="Name of the environment's recipe; `starpo envs` lists them.")
+    tag: str = Field(
+        description="Name of the environment's recipe, or `package.module:name` of a user's own."
+    )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="The environment's own settings that differ from the tag."
     )
@@ -26,6 +41,19 @@ class EnvironmentSettings(BaseModel):
     thinking: bool = Field(
         default=True, description="Whether a reply has a <think> part, in training and evaluation."
     )
+    context: Context = Field(
+        default=Context.FULL, description="What a reply is sampled from: full, limited or single."
+    )
+    context_turns: int = Field(
+        default=3, ge=2, description="Turns in a limited context, the current one included."
+    )
+    reward: str | None = Field(
+        default=None,
+        description="Reward function, `package.module:name`; the environment's own when not given.",
+    )
+    reward_timing: RewardTiming = Field(
+        default=RewardTiming.TURN, description="Rewards are paid per turn, or summed at the end."
+    )
     invalid_penalty: float = Field(
         default=0.1, ge=0, description="Subtracted once per turn with an invalid action."
     )
@@ -34,9 +62,16 @@ class EnvironmentSettings(BaseModel):
     def _check_tag(self) -> "EnvironmentSettings":
         try:
             self.recipe()
+            if self.reward is not None:
+                load_reward(self.reward)
         except EnvsError as error:
             raise ValueError(str(error)) from error
         return self
+
+    @property
+    def turns_seen(self) -> int | None:
+        """Turns that a reply is sampled from; None for all."""
+        return {Context.FULL: None, Context.SINGLE: 1}.get(self.context, self.context_turns)
 
     def recipe(self, **settings: Any) -> Tag:
         """The tag with these settings applied.

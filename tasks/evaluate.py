@@ -13,7 +13,7 @@ from tasks.environment import EnvironmentSettings
 from tasks.intervals import pass_at_k, wilson_interval
 from tasks.play import group_members, play
 from tasks.stage import Job, stage
-from tasks.summary import summarise
+from tasks.summary import episode_rows, summarise
 from tasks.trajectories import EpisodeRequest
 
 
@@ -71,14 +71,15 @@ def evaluation_metrics(table: pa.Table) -> dict[str, float]:
         `evaluate/pass@k` for k = 2, 4, 8 … up to the samples per instance, and
         `evaluate/by/KIND/success`, `…/low`, `…/high`, `…/episodes`.
     """
-    success = table["success"].to_numpy(zero_copy_only=False)
+    episodes = episode_rows(table)
+    success = episodes["success"].to_numpy(zero_copy_only=False)
     metrics = summarise(table, prefix="evaluate")
     low, high = wilson_interval(int(success.sum()), len(success))
     metrics |= {"evaluate/success_low": low, "evaluate/success_high": high}
     by_instance: defaultdict[str, list[bool]] = defaultdict(list)
     by_kind: defaultdict[str, list[bool]] = defaultdict(list)
     for group, kind, won in zip(
-        table["group"].to_pylist(), table["stratum"].to_pylist(), success, strict=True
+        episodes["group"].to_pylist(), episodes["stratum"].to_pylist(), success, strict=True
     ):
         by_instance[group].append(bool(won))
         by_kind[kind].append(bool(won))

@@ -3,7 +3,9 @@
 A trajectory shard has one row per training sequence. Lists per token have equal lengths:
 `tokens[t]` was produced by the policy iff `sampled[t]` iff `logprobs[t]` is not null (I2);
 `keep_mass[t]` is the probability that top-p and top-k kept there, 1 without them (L3).
-Lists per turn have one entry per turn. Shards are written by pyarrow and read by polars or pyarrow.
+Lists per turn have one entry per turn of the sequence; what is said of the episode (return,
+success, …) is repeated in each of its rows. Shards are written by pyarrow and read by polars or
+pyarrow.
 """
 
 import json
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from tasks.errors import ShardError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ROW_GROUP_ROWS = 1024
 METADATA_KEY = b"starpo"
 
@@ -52,6 +54,7 @@ SCHEMAS: Mapping[Kind, pa.Schema] = {
             _field("group", pa.string()),
             _field("member", pa.int16()),
             _field("sequence", pa.int16()),
+            _field("first_turn", pa.int16()),
             _field("weight", pa.float32()),
             _field("iteration", pa.int32()),
             _field("tag", pa.string()),
@@ -69,6 +72,7 @@ SCHEMAS: Mapping[Kind, pa.Schema] = {
             _field("keep_mass", _list(pa.float32(), nullable=True)),
             _field("turn", _list(pa.int16())),
             # per turn
+            _field("observations", _list(pa.string())),
             _field("prompts", _list(pa.string())),
             _field("replies", _list(pa.string())),
             _field("actions", _list(_list(pa.string()))),
@@ -147,12 +151,26 @@ def read_shard(path: Path, *, kind: Kind) -> Shard:
     metadata = read_metadata(path)
     if metadata["kind"] != kind:
         raise ShardError(f"`{path}` holds {metadata['kind']}, not {kind}")
-    table = pq.read_table(path)
+    table = _upgraded(pq.read_table(path), metadata)
     expected = SCHEMAS[kind]
     if not table.schema.remove_metadata().equals(expected):
         names = sorted(set(table.schema.names) ^ set(expected.names)) or "other types"
         raise ShardError(f"`{path}` is no shard of kind `{kind}`: differs in {names}")
     return Shard(table=table, metadata=metadata)
+
+
+def _upgraded(table: pa.Table, metadata: Mapping[str, Any]) -> pa.Table:
+    """A table of an older schema version as one of the present version (P4).
+
+    Version 1 had whole episodes only, and told the state of a turn in its prompt alone.
+    """
+    if metadata["schema_version"] == 1 and metadata["kind"] == Kind.TRAJECTORIES:
+        first_turn = pa.array([0] * table.num_rows, type=pa.int16())
+        schema = SCHEMAS[Kind.TRAJECTORIES]
+        table = table.append_column("first_turn", first_turn)
+        table = table.append_column("observations", table["prompts"]).select(schema.names)
+        table = table.cast(schema)
+    return table
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -171,10 +189,10 @@ def read_metadata(path: Path) -> dict[str, Any]:
     if METADATA_KEY not in stored:
         raise ShardError(f"`{path}` is a Parquet file but not a shard of starpo")
     metadata: dict[str, Any] = json.loads(stored[METADATA_KEY])
-    if metadata["schema_version"] != SCHEMA_VERSION:
+    if not 1 <= metadata["schema_version"] <= SCHEMA_VERSION:
         raise ShardError(
             f"`{path}` has schema version {metadata['schema_version']}, "
-            f"this program reads version {SCHEMA_VERSION}\n"
+            f"this program reads versions 1 to {SCHEMA_VERSION}\n"
             "hint: use the version of starpo that wrote it (see `packages` in its metadata)"
         )
     return metadata

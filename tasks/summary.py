@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.shards import rows_of
@@ -17,6 +18,11 @@ def learning_returns(table: pa.Table) -> NDArray[np.float64]:
     )
     errored = np.array(table["status"].to_pylist()) == Status.ERRORED.value
     return np.where(errored, np.nan, returns)
+
+
+def episode_rows(table: pa.Table) -> pa.Table:
+    """One row per episode, its first training sequence: for what is said of episodes."""
+    return table.filter(pc.equal(table["sequence"], 0))
 
 
 def group_rows(table: pa.Table) -> dict[str, NDArray[np.int64]]:
@@ -37,29 +43,30 @@ def summarise(table: pa.Table, *, prefix: str) -> dict[str, float]:
         table: A trajectory shard of at least one row.
         prefix: Name of the stage.
     """
-    returns = learning_returns(table)
-    statuses = Counter(table["status"].to_pylist())
+    episodes = episode_rows(table)
+    returns = learning_returns(episodes)
+    statuses = Counter(episodes["status"].to_pylist())
     turn_valid = np.concatenate(rows_of(table, "valid"))
     sampled = rows_of(table, "sampled")
-    num_turns = np.array([len(row) for row in rows_of(table, "valid")])
-    num_actions = [sum(map(len, row)) for row in table["actions"].to_pylist()]
+    num_turns = len(turn_valid)
+    num_actions = sum(sum(map(len, row)) for row in table["actions"].to_pylist())
     stops = Counter(reason for row in table["stop_reasons"].to_pylist() for reason in row)
     known = np.isfinite(returns)
-    members = [returns[rows][known[rows]] for rows in group_rows(table).values()]
+    members = [returns[rows][known[rows]] for rows in group_rows(episodes).values()]
     spreads = [np.std(group, ddof=1) for group in members if len(group) > 1]
-    num_rows = table.num_rows
+    num_episodes = episodes.num_rows
     values = {
-        "success": np.mean(table["success"].to_numpy(zero_copy_only=False)),
-        "penalty": np.mean(table["penalty"].to_numpy()),
+        "success": np.mean(episodes["success"].to_numpy(zero_copy_only=False)),
+        "penalty": np.mean(episodes["penalty"].to_numpy()),
         "valid_turns": np.mean(turn_valid),
-        "reply_tokens": sum(int(row.sum()) for row in sampled) / max(int(num_turns.sum()), 1),
-        "turns": np.mean(num_turns),
-        "actions": np.mean(num_actions),
-        "episodes": num_rows,
-        "finished": statuses[Status.FINISHED.value] / num_rows,
-        "truncated": statuses[Status.TRUNCATED.value] / num_rows,
+        "reply_tokens": sum(int(row.sum()) for row in sampled) / max(num_turns, 1),
+        "turns": num_turns / num_episodes,
+        "actions": num_actions / num_episodes,
+        "episodes": num_episodes,
+        "finished": statuses[Status.FINISHED.value] / num_episodes,
+        "truncated": statuses[Status.TRUNCATED.value] / num_episodes,
         "errored": statuses[Status.ERRORED.value],
-        "replies_cut": stops["length"] / max(int(num_turns.sum()), 1),
+        "replies_cut": stops["length"] / max(num_turns, 1),
         "sampled_tokens": sum(int(row.sum()) for row in sampled),
         "tokens": sum(len(row) for row in sampled),
     }

@@ -45,8 +45,9 @@ class EpisodeRequest:
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn: a user message, the sampled reply, and what the environment made of it."""
+    """One turn: the state, a user message, the sampled reply, and what came of it."""
 
+    observation: str
     prompt: str
     reply: str
     actions: tuple[str, ...]
@@ -56,16 +57,34 @@ class Turn:
     stop_reason: str
 
 
-@dataclass
-class Trajectory:
-    """One training sequence: a whole episode in the `full` context.
+@dataclass(frozen=True)
+class TokenSequence:
+    """One training sequence: a whole episode in the full context, else one of its turns.
 
     Attributes:
         tokens: Ids, prompt and replies in order; int32, shape [T].
         sampled: Whether the policy sampled the token; bool, shape [T].
         logprobs: Log-prob of the sampling distribution, NaN where not sampled; float32, shape [T].
         keep_mass: Probability that top-p and top-k kept, NaN where not sampled; float32, shape [T].
-        turn: Turn index of a sampled token, -1 elsewhere; int16, shape [T].
+        turn: Turn of a sampled token, counted from `first_turn`, -1 elsewhere; int16, shape [T].
+        first_turn: Turn of the episode that the sequence's own turns begin with.
+        num_turns: Number of its own turns.
+    """
+
+    tokens: NDArray[np.int32]
+    sampled: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    keep_mass: NDArray[np.float32]
+    turn: NDArray[np.int16]
+    first_turn: int
+    num_turns: int
+
+
+@dataclass
+class Trajectory:
+    """One episode: its training sequences, which share its turns among them, and its outcome.
+
+    Attributes:
         level: Canonical text of the instance.
         stratum: Kind of level, for stratified reports.
     """
@@ -75,11 +94,7 @@ class Trajectory:
     split: str
     policy_version: int
     weight_digest: str
-    tokens: NDArray[np.int32]
-    sampled: NDArray[np.bool_]
-    logprobs: NDArray[np.float32]
-    keep_mass: NDArray[np.float32]
-    turn: NDArray[np.int16]
+    sequences: list[TokenSequence]
     level: str
     stratum: str
     turns: list[Turn]
@@ -92,16 +107,21 @@ class Trajectory:
 
 
 def trajectory_table(trajectories: Sequence[Trajectory]) -> pa.Table:
-    """Rows of a trajectory shard, in the order given."""
+    """Rows of a trajectory shard, one per training sequence, in the order given."""
     schema = SCHEMAS[Kind.TRAJECTORIES]
+    sequences = [sequence for row in trajectories for sequence in row.sequences]
     per_token = {
-        "tokens": ragged([row.tokens for row in trajectories], pa.int32()),
-        "sampled": ragged([row.sampled for row in trajectories], pa.bool_()),
-        "logprobs": ragged([row.logprobs for row in trajectories], pa.float32(), nullable=True),
-        "keep_mass": ragged([row.keep_mass for row in trajectories], pa.float32(), nullable=True),
-        "turn": ragged([row.turn for row in trajectories], pa.int16()),
+        "tokens": ragged([item.tokens for item in sequences], pa.int32()),
+        "sampled": ragged([item.sampled for item in sequences], pa.bool_()),
+        "logprobs": ragged([item.logprobs for item in sequences], pa.float32(), nullable=True),
+        "keep_mass": ragged([item.keep_mass for item in sequences], pa.float32(), nullable=True),
+        "turn": ragged([item.turn for item in sequences], pa.int16()),
     }
-    rows = [_row(trajectory) for trajectory in trajectories]
+    rows = [
+        _row(trajectory, index, sequence)
+        for trajectory in trajectories
+        for index, sequence in enumerate(trajectory.sequences)
+    ]
     columns = [
         per_token[column.name]
         if column.name in per_token
@@ -111,14 +131,16 @@ def trajectory_table(trajectories: Sequence[Trajectory]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _row(row: Trajectory) -> dict[str, object]:
-    request, turns = row.request, row.turns
+def _row(row: Trajectory, index: int, sequence: TokenSequence) -> dict[str, object]:
+    request = row.request
+    turns = row.turns[sequence.first_turn : sequence.first_turn + sequence.num_turns]
     return {
         "episode": request.episode,
         "group": request.group,
         "member": request.member,
-        "sequence": 0,
-        "weight": 1.0,
+        "sequence": index,
+        "first_turn": sequence.first_turn,
+        "weight": 1.0 / len(row.sequences),
         "iteration": request.iteration,
         "tag": row.tag,
         "split": row.split,
@@ -128,6 +150,7 @@ def _row(row: Trajectory) -> dict[str, object]:
         "stratum": row.stratum,
         "policy_version": row.policy_version,
         "weight_digest": row.weight_digest,
+        "observations": [turn.observation for turn in turns],
         "prompts": [turn.prompt for turn in turns],
         "replies": [turn.reply for turn in turns],
         "actions": [list(turn.actions) for turn in turns],
@@ -135,8 +158,8 @@ def _row(row: Trajectory) -> dict[str, object]:
         "rewards": [turn.reward for turn in turns],
         "penalties": [turn.penalty for turn in turns],
         "stop_reasons": [turn.stop_reason for turn in turns],
-        "return": sum(turn.reward for turn in turns),
-        "penalty": sum(turn.penalty for turn in turns),
+        "return": sum(turn.reward for turn in row.turns),
+        "penalty": sum(turn.penalty for turn in row.turns),
         "success": row.success,
         "terminated": row.terminated,
         "truncated": row.truncated,

@@ -6,7 +6,14 @@ import pyarrow as pa
 import pytest
 
 from tasks.shards import Kind, Shard, read_shard, write_shard
-from tasks.trajectories import EpisodeRequest, Status, Trajectory, Turn, trajectory_table
+from tasks.trajectories import (
+    EpisodeRequest,
+    Status,
+    TokenSequence,
+    Trajectory,
+    Turn,
+    trajectory_table,
+)
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 WEIGHTS = "ab" * 32
@@ -35,14 +42,20 @@ def make_trajectory(
         split="train",
         policy_version=2,
         weight_digest=WEIGHTS,
-        tokens=rng.integers(0, 300, len(mask)).astype(np.int32),
-        sampled=mask,
-        logprobs=logprobs,
-        keep_mass=np.where(mask, 1.0, np.nan).astype(np.float32),
-        turn=np.array(turn, dtype=np.int16),
+        sequences=[
+            TokenSequence(
+                tokens=rng.integers(0, 300, len(mask)).astype(np.int32),
+                sampled=mask,
+                logprobs=logprobs,
+                keep_mass=np.where(mask, 1.0, np.nan).astype(np.float32),
+                turn=np.array(turn, dtype=np.int16),
+                first_turn=0,
+                num_turns=len(turns),
+            )
+        ],
         level="level",
         stratum="length 1",
-        turns=[Turn("p", "r", ("Up",), True, reward, -0.1, "stop") for reward in rewards],
+        turns=[Turn("o", "p", "r", ("Up",), True, reward, -0.1, "stop") for reward in rewards],
         status=status,
         success=rewards[-1] > 0,
         terminated=status is Status.FINISHED,

@@ -71,19 +71,19 @@ def test_R9_the_mask_says_who_sampled_a_token(policy: Path) -> None:
     renderer = ChatRenderer(load_tokenizer(policy))
     for row in _collect(policy):
         start = renderer.first_prompt(row.turns[0].prompt)
-        assert row.tokens[: len(start)].tolist() == start
-        assert not row.sampled[: len(start)].any()
-        assert row.sampled[len(start)]
+        assert row.sequences[0].tokens[: len(start)].tolist() == start
+        assert not row.sequences[0].sampled[: len(start)].any()
+        assert row.sequences[0].sampled[len(start)]
         for index, turn in enumerate(row.turns):
-            ids = row.tokens[row.turn == index]
+            ids = row.sequences[0].tokens[row.sequences[0].turn == index]
             assert renderer.decode_reply(ids) == turn.reply
 
 
 def test_I7_two_workers_play_the_same_bits(policy: Path) -> None:
     for first, second in zip(_collect(policy), _collect(policy, workers=2), strict=True):
         assert first.request == second.request
-        assert np.array_equal(first.tokens, second.tokens)
-        assert first.logprobs.tobytes() == second.logprobs.tobytes()
+        assert np.array_equal(first.sequences[0].tokens, second.sequences[0].tokens)
+        assert first.sequences[0].logprobs.tobytes() == second.sequences[0].logprobs.tobytes()
 
 
 def test_C2_a_cut_reply_costs_its_penalty_once_a_turn(policy: Path) -> None:
@@ -108,13 +108,16 @@ def test_G2_an_episode_that_fills_the_context_is_truncated_and_its_last_state_ke
 ) -> None:
     renderer = ChatRenderer(load_tokenizer(policy))
     rows = _collect(policy, max_reply_tokens=900)
-    cut = [row for row in rows if len(row.tokens) + 900 > 1024 and len(row.turns) < 5]
+    cut = [row for row in rows if len(row.sequences[0].tokens) + 900 > 1024 and len(row.turns) < 5]
     assert cut
     for row in cut:
         assert (row.status, row.truncated, row.terminated) == (Status.TRUNCATED, True, False)
-        assert len(row.tokens) <= 1024
-        assert not row.sampled[-1]  # the observation that no reply answered
-        assert renderer.decode_reply(row.tokens[row.turn == 0]) == row.turns[0].reply
+        assert len(row.sequences[0].tokens) <= 1024
+        assert not row.sequences[0].sampled[-1]  # the observation that no reply answered
+        assert (
+            renderer.decode_reply(row.sequences[0].tokens[row.sequences[0].turn == 0])
+            == row.turns[0].reply
+        )
 
 
 def test_R15_running_out_of_turns_truncates_and_is_no_success(policy: Path) -> None:
@@ -158,8 +161,10 @@ def test_A5_a_failed_episode_is_data_and_the_others_are_played_on(
     assert np.isfinite(np.concatenate(rows_of(table, "rewards"))).all()
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         if index != 3:
-            assert new.tokens.tobytes() == old.tokens.tobytes()
-            assert new.logprobs == pytest.approx(old.logprobs, abs=1e-6, nan_ok=True)
+            assert new.sequences[0].tokens.tobytes() == old.sequences[0].tokens.tobytes()
+            assert new.sequences[0].logprobs == pytest.approx(
+                old.sequences[0].logprobs, abs=1e-6, nan_ok=True
+            )
             assert new.turns == old.turns
 
 
@@ -176,8 +181,10 @@ def test_P8_two_runs_write_the_same_bytes(policy: Path, tmp_path: Path) -> None:
 
 def test_I6_the_number_of_lanes_changes_no_token(policy: Path) -> None:
     for first, second in zip(_collect(policy), _collect(policy, num_lanes=3), strict=True):
-        assert first.tokens.tobytes() == second.tokens.tobytes()
-        assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5, nan_ok=True)
+        assert first.sequences[0].tokens.tobytes() == second.sequences[0].tokens.tobytes()
+        assert first.sequences[0].logprobs == pytest.approx(
+            second.sequences[0].logprobs, abs=1e-5, nan_ok=True
+        )
 
 
 def test_R13_every_iteration_has_its_own_instances_and_a_resume_the_same() -> None:

@@ -21,7 +21,7 @@ def test_A2_sequences_are_joined_by_id_whatever_the_order(trajectory, as_shard) 
     shard = as_shard([trajectory(member=member) for member in range(4)])
     sequences = training_sequences(shard.table, _advantages(shard, [2, 0, 3]))
     for member, sequence in zip([2, 0, 3], sequences, strict=True):
-        assert np.array_equal(sequence.tokens, trajectory(member=member).tokens)
+        assert np.array_equal(sequence.tokens, trajectory(member=member).sequences[0].tokens)
         assert set(sequence.advantages) == {float(member)}
 
 
@@ -29,8 +29,11 @@ def test_L3_the_keep_mass_gives_the_log_prob_of_the_whole_softmax_back(
     trajectory, as_shard
 ) -> None:
     row = trajectory()
-    kept = np.where(row.sampled, 0.8, np.nan).astype(np.float32)
-    shard = as_shard([dataclasses.replace(row, keep_mass=kept)])
+    whole = row.sequences[0]
+    kept = np.where(whole.sampled, 0.8, np.nan).astype(np.float32)
+    sequences = [dataclasses.replace(whole, keep_mass=kept)]
+    shard = as_shard([dataclasses.replace(row, sequences=sequences)])
     (found,) = full_log_probs(shard.table)
-    assert found[row.sampled] == pytest.approx(row.logprobs[row.sampled] + np.log(0.8), abs=1e-6)
-    assert np.isnan(found[~row.sampled]).all()
+    expected = whole.logprobs[whole.sampled] + np.log(0.8)
+    assert found[whole.sampled] == pytest.approx(expected, abs=1e-6)
+    assert np.isnan(found[~whole.sampled]).all()

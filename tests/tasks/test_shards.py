@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tasks.errors import ShardError
 from tasks.shards import Kind, read_metadata, read_shard, rows_of, write_shard
 from tasks.trajectories import trajectory_table
 
+DATA = Path(__file__).parent / "data"
+
 
 @pytest.fixture
 def path(tmp_path: Path, trajectory) -> Path:
@@ -25,10 +28,11 @@ def test_T3_ids_come_back_as_they_were_written(trajectory, as_shard) -> None:
     rng = np.random.default_rng(0)
     rows = [trajectory(member=member) for member in range(5)]
     for row in rows:
-        row.tokens = rng.integers(0, 2**31 - 1, len(row.tokens)).astype(np.int32)
+        ids = rng.integers(0, 2**31 - 1, len(row.sequences[0].tokens)).astype(np.int32)
+        row.sequences = [dataclasses.replace(row.sequences[0], tokens=ids)]
     table = as_shard(rows).table
     for row, stored in zip(rows, rows_of(table, "tokens"), strict=True):
-        assert np.array_equal(row.tokens, stored)
+        assert np.array_equal(row.sequences[0].tokens, stored)
 
 
 def test_a_missing_logprob_is_null_on_disk_and_nan_in_memory(path: Path, trajectory) -> None:
@@ -38,7 +42,7 @@ def test_a_missing_logprob_is_null_on_disk_and_nan_in_memory(path: Path, traject
     assert (logprobs.is_null() == ~sampled).all()
     assert not logprobs.is_nan().any()
     row = rows_of(pq.read_table(path), "logprobs")[1]
-    assert np.array_equal(row, trajectory(member=1).logprobs, equal_nan=True)
+    assert np.array_equal(row, trajectory(member=1).sequences[0].logprobs, equal_nan=True)
 
 
 def test_equal_tables_are_equal_bytes(path: Path, tmp_path: Path) -> None:
@@ -79,7 +83,15 @@ def test_T14_a_mask_of_numbers_is_refused(tmp_path: Path, trajectory) -> None:
 def test_P4_another_schema_version_is_refused_with_the_mend(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = shutil.copy(path, tmp_path / "old.parquet")
-    monkeypatch.setattr(tasks.shards, "SCHEMA_VERSION", 2)
-    with pytest.raises(ShardError, match="schema version 1, this program reads version 2"):
-        read_metadata(Path(old))
+    new = shutil.copy(path, tmp_path / "new.parquet")
+    monkeypatch.setattr(tasks.shards, "SCHEMA_VERSION", 1)
+    with pytest.raises(ShardError, match="schema version 2, this program reads versions 1 to 1"):
+        read_metadata(Path(new))
+
+
+def test_P4_a_shard_of_version_1_is_read() -> None:
+    shard = read_shard(DATA / "trajectories_v1.parquet", kind=Kind.TRAJECTORIES)
+    assert shard.metadata["schema_version"] == 1
+    assert shard.table.num_rows == 4
+    assert shard.table["first_turn"].to_pylist() == [0] * 4
+    assert shard.table["observations"] == shard.table["prompts"]

@@ -48,7 +48,9 @@ def rows(trajectory, policy: Path) -> list[Trajectory]:
 def _advantages(rows: list[Trajectory]) -> pa.Table:
     table = trajectory_table(rows)
     rng = np.random.default_rng(0)
-    numbers = [np.where(row.sampled, rng.normal(), 0).astype(np.float32) for row in rows]
+    numbers = [
+        np.where(row.sequences[0].sampled, rng.normal(), 0).astype(np.float32) for row in rows
+    ]
     columns = dict.fromkeys(("advantages", "returns", "values"), ragged(numbers, pa.float32()))
     return pa.table(
         {**{name: table[name] for name in ("episode", "sequence", "group", "weight")}, **columns}
@@ -138,7 +140,7 @@ def test_L9_stale_trajectories_stop_the_update_before_anything_is_written(
 
 def test_A9_an_advantage_off_the_sampled_tokens_stops_the_update(rows, policy, tmp_path) -> None:
     table = _advantages(rows)
-    everywhere = [np.ones(len(row.tokens), dtype=np.float32) for row in rows]
+    everywhere = [np.ones(len(row.sequences[0].tokens), dtype=np.float32) for row in rows]
     index = table.schema.get_field_index("advantages")
     table = table.set_column(index, "advantages", ragged(everywhere, pa.float32()))
     with pytest.raises(GateError, match="I2"):
