@@ -8,13 +8,16 @@ import gc
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from flows import defaults
 from flows.errors import FlowsError
+
+if TYPE_CHECKING:
+    from tasks.store import Store
 
 defaults.apply()
 
@@ -161,6 +164,78 @@ def doctor(*, as_json: AsJson = False) -> None:
     raise typer.Exit(0 if healthy(findings) else 1)
 
 
+Asked = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN | SHARD...] [KEY=VALUE,...]...",
+        help="A run (the beginning of its digest, or `last`) or trajectory shards, and settings; "
+        "commas make a grid.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("filter")
+def ask_filter(asked: Asked = None, *, store: StoreFolder = None, as_json: AsJson = False) -> None:
+    """Says what other filters would have kept of stored rollouts; samples nothing.
+
+    Example: starpo filter last strategy=top_p value=0.5,0.7,0.9
+    """
+    from flows.asking import answer_filter, print_answers
+
+    answers = answer_filter(defaults.HOME, _store(store), asked or [])
+    if as_json:
+        _print_json(answers)
+    else:
+        print_answers(answers, title="kept groups and what they teach", console=console)
+
+
+@app.command("advantage")
+def ask_advantage(
+    asked: Asked = None, *, store: StoreFolder = None, as_json: AsJson = False
+) -> None:
+    """Says what other estimators would have given to stored rollouts; samples nothing.
+
+    Example: starpo advantage last estimator=grpo,rloo,gigpo
+    """
+    from flows.asking import answer_advantage, print_answers
+
+    answers = answer_advantage(defaults.HOME, _store(store), asked or [])
+    if as_json:
+        _print_json(answers)
+    else:
+        print_answers(answers, title="advantages of sampled tokens", console=console)
+
+
+@app.command()
+def audit(
+    run: Annotated[
+        str, typer.Argument(help="A run: the beginning of its digest, or `last`.")
+    ] = "last",
+    *,
+    max_gap: Annotated[
+        float | None,
+        typer.Option(help="Allowed log-prob gap. [default: the run's own]", show_default=False),
+    ] = None,
+    store: StoreFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Asks a run's shards whether it learned from exactly what was sampled; fails if not.
+
+    Example: starpo audit last --max-gap 0.001
+    """
+    from dataclasses import asdict
+
+    from flows.asking import audit_run, print_audit
+
+    found = audit_run(defaults.HOME, _store(store), run, max_gap=max_gap)
+    if as_json:
+        _print_json(asdict(found))
+    else:
+        print_audit(found, console=console)
+    raise typer.Exit(0 if found.is_clean else 1)
+
+
 @app.command()
 def up(
     services: Annotated[
@@ -214,6 +289,12 @@ def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
         if api.is_temporary:
             await_task_runs(api.url, before + result["num_executed"] + result["num_reused"])
     return result
+
+
+def _store(folder: Path | None) -> "Store":
+    from tasks.store import Store
+
+    return Store(folder or defaults.HOME / ".starpo" / "store")
 
 
 def _print_json(value: Any) -> None:

@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from flows.defaults import ROOT
 from flows.errors import ExperimentError
-from tasks.advantage import AdvantageSettings
+from flows.stop import StopSettings
 from tasks.diagnose import DiagnoseSettings
 from tasks.digest import digest_json
 from tasks.environment import EnvironmentSettings
+from tasks.estimates import AdvantageSettings
 from tasks.evaluate import EvaluateSettings
 from tasks.filter_rules import FilterSettings
 from tasks.policy import PolicySettings
@@ -42,9 +43,6 @@ class TrainSettings(BaseModel):
         default=20, ge=1, description="Iterations between evaluations; the ends always have one."
     )
     diagnose_every: int = Field(default=10, ge=1, description="Iterations between diagnoses.")
-    stop_after_skipped: int = Field(
-        default=5, ge=1, description="Consecutive updates without any step that end the run."
-    )
 
 
 class Experiment(BaseModel):
@@ -53,6 +51,9 @@ class Experiment(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(description="Shown in Prefect and MLflow; part of no address.")
+    preset: str | None = Field(
+        default=None, description="Named settings of params.yaml that were applied; others win."
+    )
     seed: int = Field(ge=0, description="Every random draw of the experiment derives from it.")
     env: EnvironmentSettings
     policy: PolicySettings
@@ -64,6 +65,7 @@ class Experiment(BaseModel):
     evaluate: EvaluateSettings
     diagnose: DiagnoseSettings
     train: TrainSettings
+    stop: StopSettings = Field(default=StopSettings(), description="When a run is ended early.")
 
     @model_validator(mode="after")
     def _check(self) -> "Experiment":
@@ -97,7 +99,7 @@ def load_experiment(
     scale: Scale = Scale.NANO,
     path: Path = PARAMS,
 ) -> Experiment:
-    """Composes base, scale, the tag's own settings and overrides, in this order.
+    """Composes base, scale, the tag's own settings, the preset and overrides, in this order.
 
     Args:
         overrides: Values by dotted name, e.g. `{"env.tag": "Bandit", "train.iterations": 5}`.
@@ -110,8 +112,19 @@ def load_experiment(
     params = _read(path)
     changes = _nest(overrides or {})
     tag = changes.get("env", {}).get("tag", params["base"]["env"]["tag"])
+    preset = changes.get("preset", params["base"].get("preset"))
+    if preset is not None and preset not in params["presets"]:
+        known = ", ".join(params["presets"])
+        raise ExperimentError(f"unknown preset `{preset}`\nhint: known are {known}")
     values: dict[str, Any] = {}
-    for layer in (params["base"], params["scales"][scale], params["tags"].get(tag, {}), changes):
+    layers = (
+        params["base"],
+        params["scales"][scale],
+        params["tags"].get(tag, {}),
+        params["presets"].get(preset, {}),
+        changes,
+    )
+    for layer in layers:
         values = _merge(values, layer)
     try:
         return Experiment.model_validate(values)

@@ -14,6 +14,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 from prefect.runtime import flow_run
+from prefect.states import Completed
 from rich.console import Console
 
 from flows.defaults import HOME
@@ -21,9 +22,10 @@ from flows.evaluation import evaluate_policy
 from flows.experiment import Experiment, Scale, load_experiment
 from flows.progress import TrainingProgress
 from flows.summary import Summary, markdown, summarise_run
-from flows.train import Training
+from flows.train import Ending, Training
 from tasks.lanes import Lanes
 from tasks.provenance import provenance
+from tasks.runs import Run, write_run
 from tasks.stage import Runtime
 from tasks.store import Store
 from tasks.tracking import Tracker, open_client
@@ -65,7 +67,10 @@ def train(
         logger=get_run_logger(),  # type: ignore[arg-type]  # a LoggerAdapter has the same methods
     )
     create_markdown_artifact(key="starpo-summary", markdown=markdown(summary))
-    return summary.model_dump(mode="json")
+    result = summary.model_dump(mode="json")
+    if summary.ending == Ending.STOPPED:
+        return Completed(name="Stopped", message=summary.reason, data=result)  # type: ignore[return-value]
+    return result
 
 
 @flow(name="starpo", flow_run_name="evaluate {policy}", persist_result=False)
@@ -120,9 +125,21 @@ def run_experiment(
         shown = create_progress_artifact(0.0, key="starpo-progress", description=experiment.name)
         assert isinstance(shown, UUID), "flows here are not asynchronous"  # noqa: S101
 
+        def note(ending: str, reason: str = "") -> None:
+            run = Run(
+                digest=experiment.digest,
+                name=experiment.name,
+                experiment=experiment.flat(),
+                ending=ending,
+                reason=reason,
+                stages=runtime.calls,
+            )
+            write_run(HOME, run)
+
         def observe(iteration: int, metrics: dict[str, float]) -> None:
             tracker.log(iteration, metrics)
             progress.show(iteration, metrics)
+            note("running")
             if iteration % PROGRESS_EVERY == 0 or iteration == total:
                 update_progress_artifact(shown, 100.0 * iteration / max(total, 1))
 
@@ -131,6 +148,7 @@ def run_experiment(
             tracker.log_artifact(store.path(outcome.report), name="report.html")
         tracker.log_links({"policy": outcome.policy.digest, "commit": provenance()["commit"]})
         tracker.finish(outcome.ending.value, outcome.reason)
+        note(outcome.ending.value, outcome.reason)
         total_s = time.perf_counter() - started
         return summarise_run(experiment, outcome, runtime=runtime, total_s=total_s)
 

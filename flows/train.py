@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from flows.adaptive_kl import kl_coefficient
 from flows.experiment import Experiment
+from flows.stop import stop_reason
+from models.settings import KLTerm, LossSettings
 from tasks.advantage import AdvantageJobSettings, advantage
 from tasks.diagnose import DiagnoseJobSettings, diagnose
 from tasks.evaluate import EvaluateJobSettings, evaluate
 from tasks.filter import filter_stage
 from tasks.policy import adopt_policy
+from tasks.refill import RefillJobSettings, refill
 from tasks.report import ReportSettings, report
 from tasks.rollout import RolloutJobSettings, rollout
 from tasks.stage import Record, Runtime
@@ -94,7 +98,6 @@ class Training:
         settings = self.experiment.train
         first = self._first_policy()
         outcome = Outcome(first=first, policy=first)
-        skipped = 0
         for iteration in range(settings.iterations):
             metrics: dict[str, float] = {}
             self.runtime.publish = iteration % settings.diagnose_every == 0
@@ -105,10 +108,9 @@ class Training:
                 outcome.warnings += first_warnings(metrics)
             outcome.history[iteration] = metrics
             self.observe(iteration, metrics)
-            skipped = skipped + 1 if metrics["update/steps"] == 0 else 0
-            if skipped == settings.stop_after_skipped:
-                outcome.ending = Ending.STOPPED
-                outcome.reason = f"{skipped} updates in a row had nothing to learn from"
+            reason = stop_reason(list(outcome.history.values()), self.experiment.stop)
+            if reason is not None:
+                outcome.ending, outcome.reason = Ending.STOPPED, reason
                 break
         self.runtime.publish = True
         last = len(outcome.history)
@@ -137,37 +139,29 @@ class Training:
     def _iterate(self, outcome: Outcome, iteration: int) -> dict[str, float]:
         experiment, runtime, seed = self.experiment, self.runtime, self.experiment.seed
         number = f"{iteration:04d}"
-        played = rollout(
-            runtime,
-            settings=RolloutJobSettings(
-                environment=experiment.env, rollout=experiment.rollout, iteration=iteration
-            ),
-            inputs={"policy": outcome.policy},
-            seed=seed,
-            label=f"rollout {number}",
-        )
-        trajectories = played.outputs["trajectories"]
-        chosen = filter_stage(
-            runtime,
-            settings=experiment.filter,
-            inputs={"trajectories": trajectories},
-            seed=seed,
-            label=f"filter {number}",
-        )
+        records = self._sample(outcome, iteration)
+        trajectories = records[-1].outputs.get("trajectories", records[0].outputs["trajectories"])
+        groups = records[-1].outputs["groups"]
+        loss = self._loss(outcome)
+        kl_in_reward = KLTerm(coefficient=loss.kl_coefficient, estimator=loss.kl_estimator)
         estimated = advantage(
             runtime,
             settings=AdvantageJobSettings(
-                advantage=experiment.advantage, lanes=experiment.rollout.lanes
+                advantage=experiment.advantage,
+                lanes=experiment.rollout.lanes,
+                kl=kl_in_reward if loss.kl_in_reward else None,
+                loss_scaling=experiment.filter.loss_scaling,
             ),
             inputs={
                 "policy": outcome.policy,
                 "trajectories": trajectories,
-                "groups": chosen.outputs["groups"],
+                "groups": groups,
+                **({"reference": outcome.first} if loss.kl_in_reward else {}),
             },
             seed=seed,
             label=f"advantage {number}",
         )
-        records = [played, chosen, estimated]
+        records.append(estimated)
         if iteration % experiment.train.diagnose_every == 0:
             records.append(
                 diagnose(
@@ -187,7 +181,7 @@ class Training:
         updated = update(
             runtime,
             settings=UpdateJobSettings(
-                update=experiment.update,
+                update=experiment.update.model_copy(update={"loss": loss}),
                 sampling=experiment.rollout.sampling,
                 with_critic=experiment.advantage.needs_critic,
                 iteration=iteration,
@@ -197,7 +191,7 @@ class Training:
                 "policy": outcome.policy,
                 "trajectories": trajectories,
                 "advantages": estimated.outputs["advantages"],
-                **self._reference(outcome),
+                **({"reference": outcome.first} if loss.kl_in_loss else {}),
             },
             seed=seed,
             label=f"update {number}",
@@ -205,11 +199,76 @@ class Training:
         records.append(updated)
         outcome.trajectories[iteration] = trajectories
         outcome.policy = updated.outputs["policy"]
-        return {name: value for record in records for name, value in record.metrics.items()}
+        metrics = {name: value for record in records for name, value in record.metrics.items()}
+        if loss.kl_coefficient:
+            metrics["update/kl_coefficient"] = loss.kl_coefficient
+        return metrics
 
-    def _reference(self, outcome: Outcome) -> dict[str, Reference]:
-        """The first policy as the reference of a KL term, where the loss has one."""
-        return {"reference": outcome.first} if self.experiment.update.loss.kl_coefficient else {}
+    def _sample(self, outcome: Outcome, iteration: int) -> list[Record]:
+        """Rollout and filter, again with `filter.refills` until enough groups are kept.
+
+        Returns:
+            Records of the stages; the last one has the groups that the update learns from, and the
+            trajectories behind them unless they are all in the first one's.
+        """
+        experiment, runtime, seed = self.experiment, self.runtime, self.experiment.seed
+        played: list[Record] = []
+        chosen: list[Record] = []
+        kept = 0
+        for round_ in range(experiment.filter.refills + 1):
+            number = f"{iteration:04d}" + (f" round {round_}" if round_ else "")
+            played.append(
+                rollout(
+                    runtime,
+                    settings=RolloutJobSettings(
+                        environment=experiment.env,
+                        rollout=experiment.rollout,
+                        iteration=iteration,
+                        round=round_,
+                    ),
+                    inputs={"policy": outcome.policy},
+                    seed=seed,
+                    label=f"rollout {number}",
+                )
+            )
+            chosen.append(
+                filter_stage(
+                    runtime,
+                    settings=experiment.filter,
+                    inputs={"trajectories": played[-1].outputs["trajectories"]},
+                    seed=seed,
+                    label=f"filter {number}",
+                )
+            )
+            kept += int(chosen[-1].metrics["filter/kept"])
+            if kept >= experiment.rollout.groups:
+                break
+        if len(played) == 1:
+            return [*played, *chosen]
+        inputs = {}
+        for index, (rows, groups) in enumerate(zip(played, chosen, strict=True)):
+            inputs[f"trajectories_{index}"] = rows.outputs["trajectories"]
+            inputs[f"groups_{index}"] = groups.outputs["groups"]
+        joined = refill(
+            runtime,
+            settings=RefillJobSettings(num_groups=experiment.rollout.groups, rounds=len(played)),
+            inputs=inputs,
+            seed=seed,
+            label=f"refill {iteration:04d}",
+        )
+        return [played[0], chosen[0], joined]  # further rounds only add to what is learned from
+
+    def _loss(self, outcome: Outcome) -> LossSettings:
+        """The loss with the KL coefficient of this iteration."""
+        loss = self.experiment.update.loss
+        name = "update/reference_kl" if loss.kl_in_loss else "advantage/reference_kl"
+        rows = outcome.history.values()
+        coefficient = kl_coefficient(
+            loss,
+            [row[name] for row in rows if name in row],
+            num_episodes=self.experiment.rollout.groups * self.experiment.rollout.group_size,
+        )
+        return loss.model_copy(update={"kl_coefficient": coefficient})
 
     def _evaluate(self, outcome: Outcome, iteration: int) -> dict[str, float]:
         experiment = self.experiment

@@ -15,10 +15,12 @@ from models.losses import (
     importance_weights,
     kl_estimate,
     reduce_losses,
+    sequence_ratios,
     value_loss,
+    weighted_log_prob_loss,
 )
 from models.policy import build_decoder
-from models.settings import KLEstimator, LossSettings
+from models.settings import KLEstimator, LossSettings, PolicyLoss
 from models.training_data import (
     Parameters,
     TrainingSequence,
@@ -43,6 +45,7 @@ class GradientJob:
         temperature: That of the sampling distribution.
         normaliser: Sizes of the whole step, over all lanes.
         micro_tokens: Most tokens of a micro-batch; a longer sequence is one of its own.
+        loss_scale: Multiplies the policy's loss, not the critic's.
     """
 
     config: DecoderConfig
@@ -53,6 +56,7 @@ class GradientJob:
     temperature: float
     normaliser: Normaliser
     micro_tokens: int
+    loss_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def _backward(
         temperature=job.temperature,
     )
     losses, numbers = _policy_losses(log_probs, entropies, batch, settings=job.loss)
-    loss = reduce_losses(
+    loss = job.loss_scale * reduce_losses(
         losses,
         [int(mask.sum()) for mask in masks],
         torch.tensor([item.weight for item in batch]),
@@ -124,13 +128,13 @@ def _policy_losses(
         old = sampled_entries([item.needed("old_logprobs") for item in batch], masks)
     difference = log_probs - old
     ratio = difference.exp()
-    losses = clipped_policy_loss(
-        ratio,
-        advantages,
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        dual_clip=settings.dual_clip,
-    )
+    if settings.policy is PolicyLoss.GSPO:
+        ratio = sequence_ratios(difference, [int(mask.sum()) for mask in masks if mask.any()])
+    bounds = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
+    if settings.policy is PolicyLoss.CISPO:
+        losses = weighted_log_prob_loss(log_probs, ratio, advantages, **bounds)
+    else:
+        losses = clipped_policy_loss(ratio, advantages, dual_clip=settings.dual_clip, **bounds)
     if settings.importance_cap is not None:
         losses = losses * importance_weights(old, sampler, cap=settings.importance_cap)
     if settings.entropy_coefficient:
@@ -147,7 +151,7 @@ def _policy_losses(
         "gap": float((log_probs.detach() - sampler).abs().sum()),
         RATIO_MAX: float(ratio.detach().max()) if len(losses) else 0.0,
     }
-    if settings.kl_coefficient:
+    if settings.kl_in_loss:
         reference = sampled_entries([item.needed("reference_logprobs") for item in batch], masks)
         divergence = kl_estimate(log_probs - reference, estimator=settings.kl_estimator)
         losses = losses + settings.kl_coefficient * divergence

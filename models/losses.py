@@ -67,6 +67,28 @@ def clipped_policy_loss(
     return torch.where(advantage < 0, torch.minimum(loss, -advantage * dual_clip), loss)
 
 
+def sequence_ratios(difference: Tensor, counts: Sequence[int]) -> Tensor:
+    """GSPO's ratio on each token of its sequence: exp(mean of log policy - log sampler), [M].
+
+    Its value is the sequence's, its gradient each token's own share (arXiv 2507.18071, eq. 14).
+
+    Args:
+        difference: Log policy - log sampler, sequence by sequence, [M].
+        counts: Tokens of each sequence, [B], summing to M.
+    """
+    means = torch.stack([part.mean() for part in torch.split(difference.detach(), list(counts))])
+    of_token = torch.repeat_interleave(means, torch.tensor(list(counts)))
+    return torch.exp(of_token + difference - difference.detach())
+
+
+def weighted_log_prob_loss(
+    log_probs: Tensor, ratio: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float
+) -> Tensor:
+    """CISPO: -clip(ratio) A log policy per token, the clipped ratio being a constant, [M]."""
+    weight = ratio.detach().clamp(1 - clip_low, 1 + clip_high)
+    return -weight * advantage * log_probs
+
+
 def importance_weights(old: Tensor, sampler: Tensor, *, cap: float) -> Tensor:
     """Truncated importance weights min(trainer / sampler, cap) per token, [M].
 

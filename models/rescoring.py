@@ -108,7 +108,7 @@ def with_needed_log_probs(
         rescored = [
             replace(item, old_logprobs=row) for item, row in zip(rescored, rows, strict=True)
         ]
-    if loss.kl_coefficient:
+    if loss.kl_in_loss:
         if reference is None:
             raise TrainingDataError(
                 f"`kl_coefficient` is {loss.kl_coefficient}, but there is no reference policy\n"

@@ -93,11 +93,40 @@ class KLEstimator(StrEnum):
     """exp(-d) + d - 1: unbiased, never negative."""
 
 
+class PolicyLoss(StrEnum):
+    """How the ratio of policy and sampler is bounded."""
+
+    PPO = "ppo"
+    """Clipped per token, with dual clip (arXiv 1707.06347, 1912.09729)."""
+    GSPO = "gspo"
+    """The sequence's ratio, the geometric mean over its tokens, is clipped (arXiv 2507.18071)."""
+    CISPO = "cispo"
+    """The ratio is a clipped constant weight of the log-prob: no token loses its gradient
+    (arXiv 2506.13585)."""
+
+
+class KLPlacement(StrEnum):
+    """Where the KL to the reference policy enters."""
+
+    LOSS = "loss"
+    REWARD = "reward"
+
+
+class KLTerm(BaseModel):
+    """A KL term with its coefficient of the moment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    coefficient: float
+    estimator: KLEstimator
+
+
 class LossSettings(BaseModel):
     """What the update minimises."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    policy: PolicyLoss = Field(default=PolicyLoss.PPO, description="ppo, gspo or cispo.")
     clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio may fall to 1 - clip_low.")
     clip_high: float = Field(default=0.28, ge=0, description="Ratio may rise to 1 + clip_high.")
     dual_clip: float | None = Field(
@@ -108,7 +137,18 @@ class LossSettings(BaseModel):
         default=Reduction.TOKEN_MEAN, description="How token losses become one number."
     )
     kl_coefficient: float = Field(
-        default=0.0, ge=0, description="KL to the reference policy in the loss; 0 needs none."
+        default=0.0, ge=0, description="KL to the reference policy; 0 needs none."
+    )
+    kl_placement: KLPlacement = Field(
+        default=KLPlacement.LOSS, description="In the loss, or subtracted from the reward."
+    )
+    kl_target: float | None = Field(
+        default=None,
+        gt=0,
+        description="KL per token to hold: the coefficient then follows (arXiv 1909.08593, 2.2).",
+    )
+    kl_horizon: int = Field(
+        default=10_000, ge=1, description="Episodes over which an adaptive coefficient follows."
     )
     kl_estimator: KLEstimator = Field(
         default=KLEstimator.K3, description="How that KL is estimated: k1, abs, k2 or k3."
@@ -122,6 +162,16 @@ class LossSettings(BaseModel):
     value_clip: float | None = Field(
         default=0.5, gt=0, description="Values may move this far from the old ones (critic)."
     )
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """Whether the update needs the reference policy."""
+        return self.kl_coefficient > 0 and self.kl_placement is KLPlacement.LOSS
+
+    @property
+    def kl_in_reward(self) -> bool:
+        """Whether the advantage needs the reference policy."""
+        return self.kl_coefficient > 0 and self.kl_placement is KLPlacement.REWARD
 
 
 class OptimiserSettings(BaseModel):

@@ -91,6 +91,7 @@ def update_policy(
     num_lanes: int,
     run: Run,
     reference: Parameters | None = None,
+    loss_scale: float = 1.0,
 ) -> dict[str, float]:
     """Learns from sequences, changing the state in place.
 
@@ -104,6 +105,7 @@ def update_policy(
         num_lanes: Parts that each optimiser step is split into.
         run: Runs a function over the lanes' jobs, in order.
         reference: Weights of the reference policy by name; needed for a KL term.
+        loss_scale: Multiplies the policy's loss, for instance after filtering.
 
     Returns:
         Metrics named `update/…`: means over the steps that were taken.
@@ -137,6 +139,7 @@ def update_policy(
                 settings=settings,
                 temperature=temperature,
                 num_lanes=num_lanes,
+                loss_scale=loss_scale,
             )
             numbers = _step(state, run(compute_gradient, jobs), settings=settings, scale=ramp)
             skipped += numbers["skipped"] > 0
@@ -153,6 +156,7 @@ def _jobs(
     settings: OptimiserSettings,
     temperature: float,
     num_lanes: int,
+    loss_scale: float,
 ) -> list[GradientJob]:
     """One job per lane; lanes get sequences of similar lengths in turn."""
     ordered = sorted(batch, key=lambda item: len(item.tokens))
@@ -168,6 +172,7 @@ def _jobs(
             temperature=temperature,
             normaliser=normaliser,
             micro_tokens=settings.micro_tokens,
+            loss_scale=loss_scale,
         )
         for lane in range(min(num_lanes, len(ordered)))
     ]

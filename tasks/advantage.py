@@ -1,68 +1,38 @@
 """Advantage: how much better each sampled token did than expected, in the kept groups."""
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from models.estimators import GroupEstimator, bilevel_gae, gae, group_advantages, whiten
+from models.settings import KLTerm
+from tasks.estimates import AdvantageSettings, Estimates, cut_episodes, estimate_advantages
+from tasks.filter_rules import LossScaling, loss_scale
 from tasks.lanes import Lanes
-from tasks.shards import Kind, ragged, read_shard, rows_of
+from tasks.log_probs import shard_log_probs
+from tasks.shards import Kind, full_log_probs, ragged, read_shard, rows_of
 from tasks.stage import Job, stage
-from tasks.summary import learning_returns
-
-
-class Estimator(StrEnum):
-    """How advantages are estimated."""
-
-    GRPO = "grpo"
-    """Return minus the group's mean, over the group's standard deviation."""
-    DR_GRPO = "dr_grpo"
-    """Return minus the group's mean."""
-    RLOO = "rloo"
-    """Return minus the mean of the other members."""
-    GAE = "gae"
-    """Generalised advantage estimation over the sampled tokens, with a critic (PPO)."""
-    BILEVEL_GAE = "bilevel_gae"
-    """GAE over turns, then over the tokens of each turn, with a critic."""
-
-
-class AdvantageSettings(BaseModel):
-    """The estimator and its discounts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    estimator: Estimator = Field(default=Estimator.DR_GRPO, description="How to estimate.")
-    gamma: float = Field(default=1.0, gt=0, le=1, description="Discount per token (critic only).")
-    lam: float = Field(default=1.0, ge=0, le=1, description="GAE's lambda (critic only).")
-    turn_gamma: float = Field(default=1.0, gt=0, le=1, description="Discount per turn (bi-level).")
-    whiten: bool = Field(
-        default=True, description="Give critic-based advantages mean 0 and deviation 1 per batch."
-    )
-
-    @property
-    def needs_critic(self) -> bool:
-        """Whether values are needed."""
-        return self.estimator in {Estimator.GAE, Estimator.BILEVEL_GAE}
-
-    @property
-    def compares_groups(self) -> bool:
-        """Whether a group of one has no advantage."""
-        return not self.needs_critic
+from tasks.summary import episode_rows
 
 
 class AdvantageJobSettings(BaseModel):
-    """What determines the advantages besides the shards."""
+    """What determines the advantages besides the shards.
+
+    Attributes:
+        kl: Penalty on the reward for leaving the reference policy; None without one.
+        loss_scaling: How the update's loss shrinks with the share of groups that were kept.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     advantage: AdvantageSettings
     lanes: int
+    kl: KLTerm | None = None
+    loss_scaling: LossScaling = LossScaling.NONE
 
 
 @dataclass(frozen=True)
@@ -77,103 +47,7 @@ def value_lane(payload: ValuePayload) -> list[NDArray[np.float32]]:
     """Values of every position of each sequence, from the policy's critic."""
     from models.critic import load_critic, values_of
 
-    critic = load_critic(payload.policy)
-    return values_of(critic, payload.tokens)
-
-
-def group_estimates(
-    trajectories: pa.Table, *, settings: AdvantageSettings
-) -> list[NDArray[np.float64]]:
-    """Group-based advantages, one per episode, spread over its sampled tokens.
-
-    Args:
-        trajectories: Rows of the kept groups, none errored.
-        settings: The estimator.
-
-    Returns:
-        One array per row; shape [T], 0 where not sampled.
-    """
-    groups = np.array(trajectories["group"].to_pylist())
-    estimates = group_advantages(
-        learning_returns(trajectories), groups, estimator=GroupEstimator(settings.estimator.value)
-    )
-    masks = rows_of(trajectories, "sampled")
-    return [np.where(mask, value, 0.0) for mask, value in zip(masks, estimates, strict=True)]
-
-
-@dataclass(frozen=True)
-class CriticEstimates:
-    """Per row: advantages, returns (targets of the critic) and values; shape [T] each."""
-
-    advantages: list[NDArray[np.float64]]
-    returns: list[NDArray[np.float64]]
-    values: list[NDArray[np.float64]]
-
-
-def critic_estimates(
-    trajectories: pa.Table,
-    values: list[NDArray[np.float32]],
-    *,
-    settings: AdvantageSettings,
-) -> CriticEstimates:
-    """GAE or bi-level GAE of each row.
-
-    A turn's reward is paid at its last sampled token. A truncated episode continues after its last
-    token with the critic's value of its own last state; a terminated one with 0 (A11).
-
-    Args:
-        trajectories: Rows of the kept groups, none errored.
-        values: `values[t]` is the value of the state before token t; shape [T + 1] per row, the
-            last entry being the value after all tokens.
-        settings: The estimator and its discounts.
-    """
-    advantages, returns = [], []
-    columns = [rows_of(trajectories, name) for name in ("turn", "rewards", "penalties")]
-    truncated = trajectories["truncated"].to_pylist()
-    for turn, rewards, penalties, value, cut in zip(*columns, values, truncated, strict=True):
-        paid = (rewards + penalties).astype(np.float64)
-        value64 = value.astype(np.float64)
-        bootstrap = float(value64[-1]) if cut else 0.0
-        if settings.estimator is Estimator.GAE:
-            estimate = gae(
-                rewards=token_rewards(turn, paid),
-                values=value64[:-1],
-                mask=turn >= 0,
-                gamma=settings.gamma,
-                lam=settings.lam,
-                bootstrap_value=bootstrap,
-            )
-        else:
-            estimate = bilevel_gae(
-                turn_rewards=paid,
-                values=value64[:-1],
-                turn=turn,
-                gamma=settings.gamma,
-                lam=settings.lam,
-                turn_gamma=settings.turn_gamma,
-                bootstrap_value=bootstrap,
-            )
-        advantages.append(estimate[0])
-        returns.append(estimate[1])
-    if settings.whiten and advantages:
-        flat = whiten(np.concatenate(advantages), np.concatenate(columns[0]) >= 0)
-        advantages = np.split(flat, np.cumsum([len(row) for row in advantages])[:-1])
-    return CriticEstimates(advantages, returns, [row[:-1].astype(np.float64) for row in values])
-
-
-def token_rewards(
-    turn: NDArray[np.int16], turn_rewards: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Rewards per token: each turn's at its last sampled token, 0 elsewhere.
-
-    Args:
-        turn: Turn index of sampled tokens, -1 elsewhere; shape [T].
-        turn_rewards: One per turn; shape [turns].
-    """
-    rewards = np.zeros(len(turn))
-    for index, reward in enumerate(turn_rewards):
-        rewards[np.flatnonzero(turn == index)[-1]] = reward
-    return rewards
+    return values_of(load_critic(payload.policy), payload.tokens)
 
 
 def kept_rows(trajectories: pa.Table, groups: pa.Table) -> pa.Table:
@@ -183,32 +57,34 @@ def kept_rows(trajectories: pa.Table, groups: pa.Table) -> pa.Table:
     return trajectories.filter(pc.and_(pc.is_in(trajectories["group"], kept), alive))
 
 
-def without_cut_replies(rows: pa.Table, estimates: CriticEstimates) -> CriticEstimates:
+def without_cut_replies(rows: pa.Table, estimates: Estimates) -> Estimates:
     """The estimates with advantage 0 for episodes that have a reply cut at the token limit."""
-    cut = ["length" in reasons for reasons in rows["stop_reasons"].to_pylist()]
+    cut = cut_episodes(rows)
     advantages = [
-        np.zeros_like(row) if masked else row
-        for row, masked in zip(estimates.advantages, cut, strict=True)
+        np.zeros_like(row) if episode in cut else row
+        for row, episode in zip(estimates.advantages, rows["episode"].to_pylist(), strict=True)
     ]
     return replace(estimates, advantages=advantages)
 
 
-@stage("advantage", version=1)
+@stage("advantage", version=2)
 def advantage(job: Job[AdvantageJobSettings]) -> None:
     """Estimates advantages for the kept groups of a rollout."""
     settings = job.settings.advantage
     rollout = read_shard(job.inputs["trajectories"], kind=Kind.TRAJECTORIES)
-    groups = read_shard(job.inputs["groups"], kind=Kind.GROUPS)
-    rows = kept_rows(rollout.table, groups.table)
-    masked = rollout.metadata["cut_replies"] == "mask"
-    if settings.needs_critic:
+    groups = read_shard(job.inputs["groups"], kind=Kind.GROUPS).table
+    rows = kept_rows(rollout.table, groups)
+    values = None
+    if settings.needs_critic and rows.num_rows:
         values = _values(rows, job.inputs["policy"], lanes=job.lanes, num_lanes=job.settings.lanes)
-        estimates = critic_estimates(rows, values, settings=settings)
-    else:
-        advantages = group_estimates(rows, settings=settings)
-        zeros = [np.zeros(len(row)) for row in advantages]
-        estimates = CriticEstimates(advantages, zeros, zeros)
-    if masked:
+    costs: list[NDArray[np.float64]] | None = None
+    kl_metrics: dict[str, float] = {}
+    if job.settings.kl is not None and rows.num_rows:
+        costs, kl_metrics = _kl_costs(
+            rows, job, temperature=rollout.metadata["sampling"]["temperature"]
+        )
+    estimates = estimate_advantages(rows, settings=settings, values=values, token_costs=costs)
+    if rollout.metadata["cut_replies"] == "mask":
         estimates = without_cut_replies(rows, estimates)
     table = pa.table(
         {
@@ -218,13 +94,15 @@ def advantage(job: Job[AdvantageJobSettings]) -> None:
             "values": ragged(estimates.values, pa.float32()),
         }
     )
-    job.write_shard("advantages", table, kind=Kind.ADVANTAGES)
-    job.metrics = advantage_metrics(rows, estimates)
+    kept_share = float(np.mean(groups["kept"].to_numpy(zero_copy_only=False)))  # 1 after a refill
+    scale = loss_scale(kept_share, scaling=job.settings.loss_scaling)
+    job.write_shard("advantages", table, kind=Kind.ADVANTAGES, loss_scale=scale)
+    job.metrics = advantage_metrics(rows, estimates) | kl_metrics
 
 
-def advantage_metrics(rows: pa.Table, estimates: CriticEstimates) -> dict[str, float]:
+def advantage_metrics(rows: pa.Table, estimates: Estimates) -> dict[str, float]:
     """Spread of the advantages, and their share in groups where nobody succeeded."""
-    metrics = {"advantage/episodes": float(rows.num_rows)}
+    metrics = {"advantage/episodes": float(episode_rows(rows).num_rows)}
     if not rows.num_rows:
         return metrics
     masks = rows_of(rows, "sampled")
@@ -241,6 +119,35 @@ def advantage_metrics(rows: pa.Table, estimates: CriticEstimates) -> dict[str, f
         mass[hopeless].sum() / mass.sum() if mass.sum() > 0 else 0.0
     )
     return metrics
+
+
+def _kl_costs(
+    rows: pa.Table, job: Job[AdvantageJobSettings], *, temperature: float
+) -> tuple[list[NDArray[np.float64]], dict[str, float]]:
+    """Per row: coefficient x KL estimate of each sampled token, 0 elsewhere; and the mean KL."""
+    import torch
+
+    from models.losses import kl_estimate
+
+    term = job.settings.kl
+    assert term is not None, "asked for with a KL term only"  # noqa: S101
+    masks = rows_of(rows, "sampled")
+    reference, _ = shard_log_probs(
+        job.inputs["reference"],
+        rows_of(rows, "tokens"),
+        masks,
+        temperature=temperature,
+        lanes=job.lanes,
+        num_lanes=job.settings.lanes,
+    )
+    costs = []
+    for row, mask, theirs in zip(full_log_probs(rows), masks, reference, strict=True):
+        difference = torch.from_numpy((row[mask] - theirs).astype(np.float64))
+        cost = np.zeros(len(row))
+        cost[mask] = term.coefficient * kl_estimate(difference, estimator=term.estimator).numpy()
+        costs.append(cost)
+    total = sum(float(cost.sum()) for cost in costs) / term.coefficient
+    return costs, {"advantage/reference_kl": total / max(sum(int(mask.sum()) for mask in masks), 1)}
 
 
 def _values(

@@ -1,16 +1,13 @@
 """Filter: scores the groups of a rollout and keeps those that teach most (StarPO-S, RAGEN-2)."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.filter_rules import FilterSettings, group_scores, keep_groups
-from tasks.shards import Kind, read_shard
+from tasks.filter_rules import FilterSettings, Metric, keep_groups, scores_by_place
+from tasks.shards import Kind, read_shard, rows_of
 from tasks.stage import Job, stage
-from tasks.summary import group_rows, learning_returns
+from tasks.summary import episode_rows, learning_returns
 
 
 def filter_groups(trajectories: pa.Table, *, settings: FilterSettings) -> pa.Table:
@@ -26,29 +23,58 @@ def filter_groups(trajectories: pa.Table, *, settings: FilterSettings) -> pa.Tab
     Returns:
         A table of kind `groups`, one row per group, in order of group id.
     """
-    returns = learning_returns(trajectories)
-    groups = group_rows(trajectories)
-    members = {group: rows[np.isfinite(returns[rows])] for group, rows in groups.items()}
-    usable = [group for group, rows in members.items() if len(rows) >= 2]
-    scores = group_scores([returns[members[group]] for group in usable], metric=settings.metric)
-    kept = {usable[index] for index in keep_groups(scores, settings=settings)}
-    score_of = dict(zip(usable, scores, strict=True))
+    episodes = episode_rows(trajectories)
+    returns = learning_returns(episodes)
+    names, places = np.unique(np.array(episodes["group"].to_pylist()), return_inverse=True)
+    alive = np.isfinite(returns)
+    sizes = np.bincount(places, minlength=len(names))
+    alive_sizes = np.bincount(places[alive], minlength=len(names))
+    usable = np.flatnonzero(alive_sizes >= 2)
+    compared = alive & (alive_sizes >= 2)[places]
+    values = _values(trajectories, episodes, returns, metric=settings.metric)
+    scores = np.zeros(len(names))
+    if usable.size:
+        rank = np.zeros(len(names), dtype=np.int64)
+        rank[usable] = np.arange(len(usable))
+        scores[usable] = scores_by_place(
+            values[compared], rank[places[compared]], metric=settings.metric
+        )
+    kept = np.zeros(len(names), dtype=np.bool_)
+    kept[usable[keep_groups(scores[usable], settings=settings)]] = True
+    known = np.where(alive, returns, 0.0)
+    means = np.bincount(places, weights=known) / np.maximum(alive_sizes, 1)
+    squares = np.bincount(places, weights=np.where(alive, known - means[places], 0.0) ** 2)
     return pa.table(
         {
-            "group": list(groups),
-            "score": [float(score_of.get(group, 0.0)) for group in groups],
-            "num_members": [len(rows) for rows in groups.values()],
-            "num_dropped": [len(groups[group]) - len(members[group]) for group in groups],
-            "return_mean": [_finite(np.mean, returns[members[group]]) for group in groups],
-            "return_std": [_finite(np.std, returns[members[group]]) for group in groups],
-            "kept": [group in kept for group in groups],
+            "group": names.tolist(),
+            "score": scores,
+            "num_members": sizes,
+            "num_dropped": sizes - alive_sizes,
+            "return_mean": means,
+            "return_std": np.sqrt(squares / np.maximum(alive_sizes, 1)),
+            "kept": kept,
         }
     )
 
 
-def _finite(function: Callable[..., Any], values: NDArray[np.float64]) -> float:
-    """The function of the values, 0 for none."""
-    return float(function(values)) if len(values) else 0.0
+def _values(
+    trajectories: pa.Table, episodes: pa.Table, returns: NDArray[np.float64], *, metric: Metric
+) -> NDArray[np.float64]:
+    """What the metric is about, per episode."""
+    if metric not in {Metric.ENTROPY, Metric.ENTROPY_VARIANCE, Metric.LENGTH}:
+        return returns
+    place = {name: index for index, name in enumerate(episodes["episode"].to_pylist())}
+    of_row = np.array([place[name] for name in trajectories["episode"].to_pylist()])
+    masks = rows_of(trajectories, "sampled")
+    num = episodes.num_rows
+    counts = [float(mask.sum()) for mask in masks]
+    lengths = np.bincount(of_row, weights=counts, minlength=num).astype(np.float64)
+    if metric is Metric.LENGTH:
+        return lengths
+    logprobs = rows_of(trajectories, "logprobs")
+    sums = [-float(row[mask].sum()) for row, mask in zip(logprobs, masks, strict=True)]
+    total = np.bincount(of_row, weights=sums, minlength=num).astype(np.float64)
+    return total / np.maximum(lengths, 1)
 
 
 @stage("filter", version=1)

@@ -4,6 +4,7 @@ The default rule is scale-free: multiplying all returns by a positive number kee
 The published RAGEN-2 rule (arXiv 2604.06268) is kept for reproducing its settings.
 """
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -39,6 +40,13 @@ class Metric(StrEnum):
     """Mean return."""
     REWARD_SUM = "reward_sum"
     """Sum of the returns."""
+    ENTROPY = "entropy"
+    """Mean surprisal of the members, nats per token: estimates the entropy without a bias, and
+    needs nothing that an engine does not give."""
+    ENTROPY_VARIANCE = "entropy_variance"
+    """Unbiased variance of that between the members."""
+    LENGTH = "length"
+    """Mean number of sampled tokens of the members."""
 
 
 class Rule(StrEnum):
@@ -57,6 +65,21 @@ class TopPMode(StrEnum):
     SOFTMAX = "softmax"
 
 
+class LossScaling(StrEnum):
+    """How the loss shrinks with the share of groups that the filter kept."""
+
+    NONE = "none"
+    LINEAR = "linear"
+    SQRT = "sqrt"
+
+
+def loss_scale(kept_share: float, *, scaling: LossScaling) -> float:
+    """Factor of the policy's loss for a share of kept groups, in [0, 1]."""
+    if scaling is LossScaling.NONE:
+        return 1.0
+    return kept_share if scaling is LossScaling.LINEAR else math.sqrt(kept_share)
+
+
 class FilterSettings(BaseModel):
     """Which groups the update learns from."""
 
@@ -71,6 +94,16 @@ class FilterSettings(BaseModel):
     include_zero: bool = Field(default=True, description="ragen2: groups with score 0 take part.")
     top_p_mode: TopPMode = Field(default=TopPMode.LINEAR, description="ragen2: linear or softmax.")
     eps: float = Field(default=0.01, ge=0, description="ragen2: slack of linear top-p.")
+    loss_scaling: LossScaling = Field(
+        default=LossScaling.NONE,
+        description="The loss shrinks with the share of kept groups: none, linear or sqrt.",
+    )
+    refills: int = Field(
+        default=0,
+        ge=0,
+        description="Further rollouts, at most, until as many groups are kept as one rollout has; "
+        "0 learns from what is left.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "FilterSettings":
@@ -86,19 +119,40 @@ class FilterSettings(BaseModel):
 
 
 def group_scores(groups: Sequence[NDArray[np.float64]], *, metric: Metric) -> NDArray[np.float64]:
-    """Score of each group of returns; shape [groups].
+    """Score of each group; shape [groups].
 
     Args:
-        groups: Returns of each group's members, at least two each for `reward_std`.
+        groups: What the metric is about of each group's members, at least two each for spreads:
+            returns, mean surprisals or lengths.
         metric: The score.
     """
-    return np.array([_score(returns, metric) for returns in groups], dtype=np.float64)
+    if not groups:
+        return np.zeros(0)
+    sizes = [len(group) for group in groups]
+    places = np.repeat(np.arange(len(groups)), sizes)
+    return scores_by_place(np.concatenate(groups), places, metric=metric)
 
 
-def _score(returns: NDArray[np.float64], metric: Metric) -> float:
-    if metric is Metric.REWARD_STD:
-        return float(np.std(returns, ddof=1))
-    return float(np.mean(returns) if metric is Metric.REWARD else np.sum(returns))
+def scores_by_place(
+    values: NDArray[np.float64], places: NDArray[np.int64], *, metric: Metric
+) -> NDArray[np.float64]:
+    """The same from one array; `places` numbers the groups from 0, without gaps.
+
+    Args:
+        values: [episodes]
+        places: Group of each, [episodes].
+        metric: The score.
+    """
+    sizes = np.bincount(places)
+    sums = np.bincount(places, weights=values).astype(np.float64)
+    if metric is Metric.REWARD_SUM:
+        return sums
+    means = sums / sizes
+    if metric in {Metric.REWARD, Metric.ENTROPY, Metric.LENGTH}:
+        return means
+    squares = np.bincount(places, weights=(values - means[places]) ** 2)
+    variances = squares / (sizes - 1)
+    return variances if metric is Metric.ENTROPY_VARIANCE else np.sqrt(variances)
 
 
 def keep_groups(scores: NDArray[np.float64], *, settings: FilterSettings) -> list[int]:

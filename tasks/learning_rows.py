@@ -2,10 +2,9 @@
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from models.training_data import TrainingSequence
-from tasks.shards import rows_of
+from tasks.shards import full_log_probs, rows_of
 
 
 def training_sequences(trajectories: pa.Table, advantages: pa.Table) -> list[TrainingSequence]:
@@ -32,25 +31,6 @@ def training_sequences(trajectories: pa.Table, advantages: pa.Table) -> list[Tra
             weight=weights[index],
         )
         for index, row in enumerate(rows)
-    ]
-
-
-def full_log_probs(trajectories: pa.Table) -> list[NDArray[np.float32]]:
-    """Log-probs under the whole softmax at the sampling temperature; NaN where not sampled.
-
-    Top-p and top-k renormalise what they keep in the sampler only; the trainer does not. The stored
-    keep mass takes that back (L3).
-
-    Args:
-        trajectories: A trajectory shard.
-
-    Returns:
-        One array per row, [T].
-    """
-    columns = (rows_of(trajectories, name) for name in ("logprobs", "keep_mass"))
-    return [
-        (logprobs + np.log(keep_mass)).astype(np.float32)
-        for logprobs, keep_mass in zip(*columns, strict=True)
     ]
 
 

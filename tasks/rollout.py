@@ -55,10 +55,11 @@ class RolloutJobSettings(BaseModel):
     environment: EnvironmentSettings
     rollout: RolloutSettings
     iteration: int
+    round: int = 0  # of an iteration that samples again until enough groups are kept
 
 
 def training_episodes(
-    settings: RolloutSettings, *, tag: str, iteration: int, seed: int
+    settings: RolloutSettings, *, tag: str, iteration: int, seed: int, round_: int = 0
 ) -> tuple[EpisodeRequest, ...]:
     """The episodes of an iteration: members of a group share the instance, not the noise.
 
@@ -67,12 +68,13 @@ def training_episodes(
         tag: Name of the environment's recipe.
         iteration: Every iteration has fresh instances, also after a resume (R13).
         seed: The experiment's seed.
+        round_: Every round of an iteration has fresh instances.
 
     Returns:
         `groups * group_size` requests; a group's id names (tag, iteration, instance seed).
     """
     requests: list[EpisodeRequest] = []
-    for index in range(settings.groups):
+    for index in range(settings.groups * round_, settings.groups * (round_ + 1)):
         env_seed = derive_seed(seed, "rollout", tag, iteration, index)
         requests += group_members(
             f"{tag}/{iteration:05d}/{env_seed:019d}",
@@ -90,7 +92,13 @@ def rollout(job: Job[RolloutJobSettings]) -> None:
     iteration = job.settings.iteration
     table = play(
         job,
-        training_episodes(settings, tag=environment.tag, iteration=iteration, seed=job.seed),
+        training_episodes(
+            settings,
+            tag=environment.tag,
+            iteration=iteration,
+            seed=job.seed,
+            round_=job.settings.round,
+        ),
         environment=environment,
         split=Split.TRAIN,
         sampling=settings.sampling,
@@ -101,7 +109,7 @@ def rollout(job: Job[RolloutJobSettings]) -> None:
         facts={"cut_replies": settings.cut_replies.value},
     )
     job.metrics = summarise(table, prefix="rollout")
-    if iteration == 0:
+    if iteration == 0 and job.settings.round == 0:
         from models.chat import check_template
         from models.policy import load_tokenizer
 

@@ -37,6 +37,8 @@ class Kind(StrEnum):
     """One row per group with its score and whether it was kept, from `filter`."""
     ADVANTAGES = "advantages"
     """One row per training sequence that the update learns from, from `advantage`."""
+    LOG_PROBS = "log_probs"
+    """One row per compared sequence: sampler and trainer on its sampled tokens, from `diagnose`."""
 
 
 def _field(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
@@ -111,6 +113,14 @@ SCHEMAS: Mapping[Kind, pa.Schema] = {
             _field("advantages", _list(pa.float32())),
             _field("returns", _list(pa.float32())),
             _field("values", _list(pa.float32())),
+        ]
+    ),
+    Kind.LOG_PROBS: pa.schema(
+        [
+            _field("episode", pa.string()),
+            _field("sequence", pa.int16()),
+            _field("trainer_logprobs", _list(pa.float32())),
+            _field("sampler_logprobs", _list(pa.float32())),
         ]
     ),
 }
@@ -224,3 +234,22 @@ def rows_of(table: pa.Table, name: str) -> list[NDArray[Any]]:
     offsets = column.offsets.to_numpy()
     values = column.values.to_numpy(zero_copy_only=False)
     return [values[start:stop] for start, stop in pairwise(offsets)]
+
+
+def full_log_probs(trajectories: pa.Table) -> list[NDArray[np.float32]]:
+    """Log-probs under the whole softmax at the sampling temperature; NaN where not sampled.
+
+    Top-p and top-k renormalise what they keep in the sampler only; the trainer does not. The stored
+    keep mass takes that back (L3).
+
+    Args:
+        trajectories: A trajectory shard.
+
+    Returns:
+        One array per row, [T].
+    """
+    columns = (rows_of(trajectories, name) for name in ("logprobs", "keep_mass"))
+    return [
+        (logprobs + np.log(keep_mass)).astype(np.float32)
+        for logprobs, keep_mass in zip(*columns, strict=True)
+    ]

@@ -6,7 +6,7 @@ verified on a hit. A stage body gets a `Job` and writes into the job's folder; n
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,6 +17,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.context import TaskRunContext
 from pydantic import BaseModel, ConfigDict
 
+from envs.entry_points import is_entry_point
 from tasks.code import code_digest
 from tasks.digest import digest_json
 from tasks.lanes import Lanes
@@ -55,6 +56,7 @@ class Runtime:
         lanes: Executes lane payloads in this process or in workers.
         executed: Labels of the stages that ran, in order.
         reused: Labels of the stages whose stored outputs were used.
+        calls: Label and address of every stage, in order.
         wall_s: Seconds that executed stages took, by stage.
         publish: Whether stages show their metrics as a table in Prefect; costs some 10 ms each.
     """
@@ -63,6 +65,7 @@ class Runtime:
     lanes: Lanes
     executed: list[str] = field(default_factory=list)
     reused: list[str] = field(default_factory=list)
+    calls: list[tuple[str, str]] = field(default_factory=list)
     wall_s: dict[str, float] = field(default_factory=dict)
     publish: bool = True
 
@@ -129,7 +132,7 @@ class Stage(Generic[Settings]):
             {
                 "stage": self.name,
                 "version": self.version,
-                "code": code_digest(self.fn.__module__),
+                "code": _code(self.fn.__module__, settings),
                 "settings": settings.model_dump(mode="json"),
                 "inputs": {name: reference.digest for name, reference in inputs.items()},
                 "seed": seed,
@@ -152,6 +155,7 @@ class Stage(Generic[Settings]):
         call = _Call(settings=settings, inputs=inputs, seed=seed, runtime=runtime)
         run(address=address, label=label, call=call)
         record = whole or Record.model_validate(runtime.store.read_record(address))
+        runtime.calls.append((label, address))
         (runtime.reused if whole else runtime.executed).append(label)
         if not whole:
             wall_s = runtime.wall_s.get(self.name, 0.0) + record.wall_s
@@ -171,7 +175,7 @@ class Stage(Generic[Settings]):
         facts: dict[str, Any] = {
             "stage": self.name,
             "version": self.version,
-            "code": code_digest(self.fn.__module__),
+            "code": _code(self.fn.__module__, call.settings),
             "settings": call.settings.model_dump(mode="json"),
             "inputs": {name: reference.model_dump() for name, reference in call.inputs.items()},
             "seed": call.seed,
@@ -230,6 +234,23 @@ def stage(
         return Stage(fn, name=name, version=version)
 
     return decorate
+
+
+def _code(module: str, settings: BaseModel) -> str:
+    """Digest of a stage's code, and of the user's modules that its settings name."""
+    named = sorted(set(_entry_points(settings.model_dump(mode="json"))))
+    if not named:
+        return code_digest(module)
+    modules = [module, *(name.partition(":")[0] for name in named)]
+    return digest_json([code_digest(name) for name in modules])
+
+
+def _entry_points(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _entry_points(item)
+    elif isinstance(value, str) and is_entry_point(value):
+        yield value
 
 
 def _address(context: TaskRunContext, parameters: dict[str, Any]) -> str:

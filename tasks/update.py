@@ -64,5 +64,6 @@ def update(job: Job[UpdateJobSettings]) -> None:
         num_lanes=settings.lanes,
         run=job.lanes.map,
         reference=reference,
+        loss_scale=advantages.metadata.get("loss_scale", 1.0),
     )
     save_state(state, previous=policy, folder=job.output("policy"))

@@ -35,7 +35,7 @@ def test_an_overridden_value_changes_the_digest_and_a_name_too() -> None:
             {"rollout.group": 4},
             "hint: did you mean `rollout.groups`",
         ),
-        ({"nonsense": 4}, "unknown setting `nonsense`\nhint: known here: name, seed"),
+        ({"nonsense": 4}, "unknown setting `nonsense`\nhint: known here: name, preset, seed"),
         ({"rollout.groups": 0}, "`rollout.groups` = 0: .*greater than or equal to 1"),
         ({"rollout.groups": "many"}, "`rollout.groups` = 'many': .*valid integer"),
         ({"rollout.group_size": 1}, "compares the members of a group\nhint"),

@@ -109,7 +109,7 @@ def test_A16_nothing_to_learn_from_skips_updates_and_stops_the_run(store: Path) 
         env__invalid_penalty=0.0,
         filter__strategy="top_p",
         train__iterations=4,
-        train__stop_after_skipped=2,
+        stop__skipped_updates=2,
     )
     assert result["ending"] == "stopped"
     assert "2 updates in a row" in result["reason"]

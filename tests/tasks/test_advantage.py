@@ -12,16 +12,12 @@ from models.critic import critic_parameters, save_critic
 from models.nano import build_nano
 from models.policy import save_policy
 from models.settings import NanoSettings
-from tasks.advantage import (
-    AdvantageJobSettings,
+from tasks.advantage import AdvantageJobSettings, advantage, advantage_metrics, kept_rows
+from tasks.estimates import (
     AdvantageSettings,
-    CriticEstimates,
+    Estimates,
     Estimator,
-    advantage,
-    advantage_metrics,
-    critic_estimates,
-    group_estimates,
-    kept_rows,
+    estimate_advantages,
     token_rewards,
 )
 from tasks.filter import filter_groups
@@ -70,7 +66,7 @@ def _rows(trajectory, rewards: dict[str, list[float]], **changes) -> pa.Table:
 )
 def test_each_sampled_token_has_its_episodes_advantage(trajectory, estimator, expected) -> None:
     table = _rows(trajectory, {"a": [1.0, 0.0, 0.0, 0.0], "b": [5.0, 5.0]})
-    found = group_estimates(table, settings=AdvantageSettings(estimator=estimator))
+    found = estimate_advantages(table, settings=AdvantageSettings(estimator=estimator)).advantages
     for row, value in zip(found, [*expected, 0.0, 0.0], strict=True):
         assert row == pytest.approx(np.where(MASK, value, 0.0), abs=1e-5)
 
@@ -78,15 +74,17 @@ def test_each_sampled_token_has_its_episodes_advantage(trajectory, estimator, ex
 def test_a_penalty_counts_in_the_comparison(trajectory) -> None:
     clean, penalised = trajectory(member=0), trajectory(member=1)
     penalised.turns[0] = dataclasses.replace(penalised.turns[0], penalty=-0.5)
-    found = group_estimates(trajectory_table([clean, penalised]), settings=AdvantageSettings())
+    found = estimate_advantages(
+        trajectory_table([clean, penalised]), settings=AdvantageSettings()
+    ).advantages
     assert [row[-1] for row in found] == pytest.approx([0.2, -0.2])
 
 
 def test_A2_rows_in_another_order_have_the_same_advantages(trajectory) -> None:
     table = _rows(trajectory, {"a": [1.0, 0.0, 0.5], "b": [2.0, 0.0, 3.0]})
     order = [4, 0, 3, 5, 1, 2]
-    straight = group_estimates(table, settings=AdvantageSettings())
-    mixed = group_estimates(table.take(order), settings=AdvantageSettings())
+    straight = estimate_advantages(table, settings=AdvantageSettings()).advantages
+    mixed = estimate_advantages(table.take(order), settings=AdvantageSettings()).advantages
     for place, row in zip(order, mixed, strict=True):
         assert np.array_equal(row, straight[place])
 
@@ -105,9 +103,9 @@ def test_A16_no_kept_group_leaves_no_row(trajectory) -> None:
     table = _rows(trajectory, {"a": [1.0, 0.0]})
     rows = kept_rows(table, pa.table({"group": ["a"], "kept": [False]}))
     assert rows.num_rows == 0
-    assert group_estimates(rows, settings=AdvantageSettings()) == []
+    assert estimate_advantages(rows, settings=AdvantageSettings()).advantages == []
     settings = AdvantageSettings(estimator=Estimator.GAE)
-    assert critic_estimates(rows, [], settings=settings).advantages == []
+    assert estimate_advantages(rows, values=[], settings=settings).advantages == []
 
 
 def test_R3_a_reward_is_paid_where_its_turn_ends_also_when_it_is_zero() -> None:
@@ -120,10 +118,12 @@ def test_R3_a_reward_is_paid_where_its_turn_ends_also_when_it_is_zero() -> None:
 def test_A11_only_a_truncated_episode_goes_on_with_the_value_of_its_own_end(
     trajectory, estimator, status
 ) -> None:
-    table = trajectory_table([trajectory(rewards=(1.0, 2.0), status=status)] * 2)
+    table = trajectory_table(
+        [trajectory(member=member, rewards=(1.0, 2.0), status=status) for member in range(2)]
+    )
     values = [np.linspace(0.0, 1.0, 11, dtype=np.float32), np.full(11, 9.0, dtype=np.float32)]
     settings = AdvantageSettings(estimator=estimator, whiten=False)
-    found = critic_estimates(table, values, settings=settings)
+    found = estimate_advantages(table, values=values, settings=settings)
     bootstrap = 1.0 if status is Status.TRUNCATED else 0.0
     # gamma = lambda = 1: the advantage is what is still paid, minus the value of the state
     paid = 0.9 * (np.arange(10) <= LAST[0]) + 1.9  # each turn costs a penalty of 0.1
@@ -145,9 +145,9 @@ def test_whitening_is_over_the_sampled_tokens_of_the_whole_batch(trajectory) -> 
     ]
     values = [np.zeros(11, dtype=np.float32)] * 2
     raw, white = (
-        critic_estimates(
+        estimate_advantages(
             trajectory_table(rows),
-            values,
+            values=values,
             settings=AdvantageSettings(estimator=Estimator.GAE, whiten=whiten),
         )
         for whiten in (False, True)
@@ -218,7 +218,7 @@ def test_C2_masked_cut_replies_are_compared_with_but_not_learned_from(
 def test_the_share_without_success_is_that_of_groups_where_nobody_won(trajectory) -> None:
     table = _rows(trajectory, {"a": [1.0, 0.0], "b": [0.0, 0.0]})
     advantages = [np.where(MASK, value, 0.0) for value in (1.0, -1.0, 3.0, -3.0)]
-    metrics = advantage_metrics(table, CriticEstimates(advantages, advantages, advantages))
+    metrics = advantage_metrics(table, Estimates(advantages, advantages, advantages))
     assert metrics["advantage/mass_without_success"] == pytest.approx(0.75)
     assert metrics["advantage/mean"] == pytest.approx(0.0)
     assert metrics["advantage/std"] == pytest.approx(np.sqrt(5))

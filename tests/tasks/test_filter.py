@@ -3,7 +3,8 @@ import sys
 
 import numpy as np
 
-from tasks.advantage import AdvantageSettings, group_estimates, kept_rows
+from tasks.advantage import kept_rows
+from tasks.estimates import AdvantageSettings, estimate_advantages
 from tasks.filter import filter_groups, filter_stage
 from tasks.filter_rules import FilterSettings, Strategy
 from tasks.store import Reference
@@ -40,7 +41,7 @@ def test_A5_an_errored_episode_changes_nothing_for_the_others(trajectory) -> Non
     for rows in (whole, poisoned):
         table = trajectory_table(rows)
         kept = kept_rows(table, filter_groups(table, settings=ALL))
-        found.append(group_estimates(kept, settings=AdvantageSettings()))
+        found.append(estimate_advantages(kept, settings=AdvantageSettings()).advantages)
     for first, second in zip(*found, strict=True):
         assert np.array_equal(first, second)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.learning_rows import full_log_probs, training_sequences
-from tasks.shards import ragged
+from tasks.learning_rows import training_sequences
+from tasks.shards import full_log_probs, ragged
 
 
 def _advantages(shard, order: list[int]) -> pa.Table:

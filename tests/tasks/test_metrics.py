@@ -13,7 +13,7 @@ from tasks.shards import Shard
 from tasks.trajectories import Status, Trajectory
 
 ROOT = Path(__file__).parents[2]
-STAGES = "warmstart|rollout|filter|advantage|update|evaluate|diagnose|train"
+STAGES = "warmstart|rollout|filter|refill|advantage|update|evaluate|diagnose|train"
 NAME = re.compile(rf"({STAGES})/[a-z_]+")
 STEP = ("entropy", "clipped", "kl", "reference_kl", "value_error", "loss", "value_loss")
 STEP += ("gradient_norm", "critic_gradient_norm", RATIO_MAX, "gap", "tokens")
