@@ -77,7 +77,7 @@ def print_answers(answers: Answers, *, title: str, console: Console) -> None:
     header, *lines = table_of(answers)
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(header):
-        table.add_column(name, justify="left" if index == 0 else "right")
+        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for line in lines:
         table.add_row(*line)
     console.print(table)

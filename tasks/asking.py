@@ -184,4 +184,4 @@ def table_of(answers: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
     """Header and lines of a table of answers, in the order given."""
     names = list(next(iter(answers.values())))
     lines = [[name, *(f"{row[key]:.3g}" for key in names)] for name, row in answers.items()]
-    return [["settings", *names], *lines]
+    return [["settings", *(name.replace("_", " ") for name in names)], *lines]

@@ -1,4 +1,4 @@
-"""Checks estimators, losses, filters and pass@k against files of reference numbers.
+"""Checks estimators, losses, filters, pass@k and collapse against files of reference numbers.
 
 A folder holds JSON files `{"tolerance": t, "cases": [...]}`; a number is met when it differs by at
 most t * max(1, |expected|), a list of kept groups when it is equal.
@@ -16,6 +16,7 @@ import torch
 from models.estimators import GroupEstimator, bilevel_gae, gae, group_advantages, whiten
 from models.losses import Normaliser, clipped_policy_loss, kl_estimate, reduce_losses
 from models.settings import KLEstimator, Reduction
+from tasks.collapse import collapse_metrics
 from tasks.errors import ReferenceFolderError
 from tasks.filter_rules import (
     FilterSettings,
@@ -58,7 +59,7 @@ def check_folder(folder: Path) -> list[CaseResult]:
 
     Args:
         folder: Holds some of `advantages.json`, `losses.json`, `filters.json`,
-            `filters_parity.json` and `pass_at_k.json`; other files are left alone.
+            `filters_parity.json`, `pass_at_k.json` and `collapse.json`; other files are left alone.
 
     Returns:
         One result per compared quantity, in the files' order.
@@ -76,7 +77,7 @@ def check_folder(folder: Path) -> list[CaseResult]:
         content = json.loads((folder / name).read_text())
         for case in content["cases"]:
             for quantity, found in COMPUTE[name](case).items():
-                expected = case[quantity]
+                expected = case.get("expect", case)[quantity]
                 met = is_met(found, expected, tolerance=content["tolerance"])
                 results.append(CaseResult(name, case["id"], quantity, met, expected, found))
     return results
@@ -190,6 +191,14 @@ def _pass_at_k(case: Case) -> Numbers:
     return {"pass_at_k": pass_at_k(case["samples"], case["successes"], case["k"])}
 
 
+def _collapse(case: Case) -> Numbers:
+    arrays = (np.array(case[name]) for name in ("own_prompt", "tokens"))
+    scores = np.array(case["total_log_prob"], dtype=np.float64)
+    ks = [int(name.partition("@")[2]) for name in case["expect"] if name.startswith("retrieval@")]
+    found = collapse_metrics(scores, *arrays, retrieved=ks)
+    return {name: found[name] for name in case["expect"]}
+
+
 def _unknown(case: Case, field: str, value: object) -> ReferenceFolderError:
     return ReferenceFolderError(f"case `{case['id']}` has an unknown `{field}`: `{value}`")
 
@@ -200,4 +209,5 @@ COMPUTE: Mapping[str, Callable[[Case], Numbers]] = {
     "filters.json": _filters,
     "filters_parity.json": _filters,
     "pass_at_k.json": _pass_at_k,
+    "collapse.json": _collapse,
 }
