@@ -9,7 +9,7 @@ DIR ?= ../shared/reference
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast check bench up kill-test reference clean
+.PHONY: help setup train test test-fast check bench up kill-test mutants reference clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ up: setup  ## Prefect server, worker and MLflow on loopback until Ctrl-C
 
 kill-test: setup  ## kill -9 a run at random moments; the result must not change
 	@$(BIN)/python scripts/kill_test.py --kills $(KILLS)
+
+mutants: setup  ## plant faults in the code; each must be caught by a test
+	@$(BIN)/python scripts/mutants.py $(ARGS)
 
 reference: setup  ## check reference numbers: make reference DIR=folder
 	@$(BIN)/python scripts/reference.py $(DIR)

@@ -12,8 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCORE_DECIMALS = 12
-ROUNDING = 1e-10
+SCORE_DECIMALS = 5
+"""Of scores relative to the largest: shards keep returns as float32, and ties must stay ties."""
+
+ROUNDING = 1e-6
+"""Share of the largest score, or of their sum, that such rounding may amount to."""
 
 
 class Strategy(StrEnum):
@@ -174,9 +177,9 @@ def _default(scores: NDArray[np.float64], settings: FilterSettings) -> list[int]
     alive = np.flatnonzero((size > max(settings.min_score, 1e-9 * scale)) & (scores != 0))
     if not alive.size:
         return []
-    # Relative and rounded: scores that differ by rounding only are ties at every scale.
-    scores = np.round(scores / scale, SCORE_DECIMALS)
-    order = _ordered(scores, alive, largest=settings.largest)
+    scores = scores / scale
+    # Rounded for the order alone: scores that differ by rounding only are ties at every scale.
+    order = _ordered(np.round(scores, SCORE_DECIMALS), alive, largest=settings.largest)
     value, best = settings.value, scores[order[0]]
     if settings.strategy is Strategy.TOP_P:
         return order if value >= 1 else _linear_top_p(scores, order, settings)
