@@ -113,6 +113,88 @@ def test_A16_nothing_to_learn_from_skips_updates_and_stops_the_run(store: Path) 
     )
     assert result["ending"] == "stopped"
     assert "2 updates in a row" in result["reason"]
+    assert result["reason"] in Path(result["report"]).read_text()
+    assert result["reason"] in _prefect_messages("Stopped")
+    assert _mlflow_tag("starpo.reason", ending="stopped") == result["reason"]
+
+
+def _prefect_messages(state: str) -> list[str | None]:
+    """Messages of the flow runs that are in a state."""
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs()
+    return [run.state.message for run in runs if run.state and run.state.name == state]
+
+
+def _mlflow_tag(name: str, *, ending: str) -> str:
+    from flows.defaults import HOME
+    from tasks.tracking import open_client
+
+    client = open_client(HOME)
+    ids = [item.experiment_id for item in client.search_experiments()]
+    (run,) = client.search_runs(ids, f"tags.`starpo.ending` = '{ending}'")
+    assert run.info.status == "FINISHED"
+    return run.data.tags[name]
+
+
+PRESETS = ["starpo", "starpo-s", "snr", "grpo", "dr-grpo", "dapo", "gigpo"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_each_preset_trains(store: Path, first: dict[str, Any], preset: str) -> None:
+    tiny = {name: value for name, value in TINY.items() if name != "filter.strategy"}
+    from flows.starpo import train
+
+    result = train(overrides={**tiny, "preset": preset}, store=str(store), workers=1)
+    assert result["ending"] == "finished"
+    assert result["policy_digest"] != first["policy_digest"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"env__context": "single"},
+        {"env__context": "limited", "advantage__estimator": "turn_gae"},
+        {"advantage__estimator": "reinforce_pp", "update__loss__policy": "gspo"},
+        {"advantage__estimator": "reinforce_pp_baseline", "update__loss__policy": "cispo"},
+        {
+            "update__loss__kl_coefficient": 0.1,
+            "update__loss__kl_placement": "reward",
+            "update__loss__kl_target": 0.01,
+        },
+        {"filter__strategy": "top_k", "filter__metric": "entropy", "filter__loss_scaling": "sqrt"},
+        {"filter__strategy": "top_p", "filter__value": 1.0, "filter__refills": 2},
+    ],
+    ids=["single", "limited", "gspo", "cispo", "kl in the reward", "entropy filter", "refill"],
+)
+def test_each_way_of_learning_runs_and_its_audit_is_clean(
+    store: Path, first: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    from flows.asking import audit_run
+    from flows.defaults import HOME
+
+    result = _train(store, **changes)
+    assert result["policy_digest"] != first["policy_digest"]
+    audit = audit_run(HOME, Store(store), "last", max_gap=1e-3)
+    assert audit.iterations == 2
+    assert audit.is_clean, audit.findings
+
+
+def test_stored_rollouts_are_asked_by_the_name_of_their_run(
+    store: Path, first: dict[str, Any]
+) -> None:
+    from flows.asking import answer_advantage, answer_filter
+    from flows.defaults import HOME
+
+    _train(store)
+    again = answer_filter(HOME, Store(store), ["last", "strategy=none,top_p"])
+    assert again["strategy=none"]["agreement"] == 1.0
+    assert again["strategy=none"]["kept"] == 6.0
+    found = answer_advantage(HOME, Store(store), ["estimator=dr_grpo,rloo"])
+    assert found["estimator=dr_grpo"]["sign_agreement"] == 1.0
+    assert found["estimator=rloo"]["sign_agreement"] == 1.0
+    assert first["ending"] == "finished"
 
 
 def test_C1_replies_cut_at_the_limit_are_a_warning(store: Path) -> None:
