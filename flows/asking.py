@@ -1,12 +1,20 @@
 """Questions to stored runs: `starpo filter`, `starpo advantage` and `starpo audit`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tasks.asking import Asked, ask_advantage, ask_filter, load_asked, settings_grid, table_of
+from tasks.asking import (
+    Asked,
+    Settings,
+    ask_advantage,
+    ask_filter,
+    load_asked,
+    settings_grid,
+    table_of,
+)
 from tasks.audit import Audit, audit_iteration, verified_paths
 from tasks.diagnose import DiagnoseSettings
 from tasks.errors import SettingsError
@@ -33,26 +41,28 @@ def answer_filter(root: Path, store: Store, arguments: Sequence[str]) -> Answers
         store: Where the run's shards are.
         arguments: Shards or a run, and settings; a comma makes a grid.
     """
-    places, changes = split_arguments(arguments)
-    asked, run = _asked(root, store, places)
-    base = FilterSettings.model_validate(_settings(run, "filter"))
-    grid = settings_grid(base, changes, prefix="filter")
-    return {name: ask_filter(asked, settings) for name, settings in grid.items()}
+    return _answer(root, store, arguments, kind=FilterSettings, stage="filter", ask=ask_filter)
 
 
 def answer_advantage(root: Path, store: Store, arguments: Sequence[str]) -> Answers:
-    """What other estimators would have given to what a run learned from.
+    """What other estimators would have given to what a run learned from; see `answer_filter`."""
+    kind = AdvantageSettings
+    return _answer(root, store, arguments, kind=kind, stage="advantage", ask=ask_advantage)
 
-    Args:
-        root: Holds `.starpo`.
-        store: Where the run's shards are.
-        arguments: Shards or a run, and settings; a comma makes a grid.
-    """
+
+def _answer(
+    root: Path,
+    store: Store,
+    arguments: Sequence[str],
+    *,
+    kind: type[Settings],
+    stage: str,
+    ask: Callable[[Sequence[Asked], Settings], dict[str, float]],
+) -> Answers:
     places, changes = split_arguments(arguments)
     asked, run = _asked(root, store, places)
-    base = AdvantageSettings.model_validate(_settings(run, "advantage"))
-    grid = settings_grid(base, changes, prefix="advantage")
-    return {name: ask_advantage(asked, settings) for name, settings in grid.items()}
+    grid = settings_grid(kind.model_validate(_settings(run, stage)), changes, prefix=stage)
+    return {name: ask(asked, settings) for name, settings in grid.items()}
 
 
 def audit_run(root: Path, store: Store, name: str, *, max_gap: float | None) -> Audit:

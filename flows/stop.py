@@ -46,18 +46,21 @@ def stop_reason(history: Sequence[Metrics], settings: StopSettings) -> str | Non
 
 def _nothing_to_learn(history: Sequence[Metrics], settings: StopSettings) -> str | None:
     count = settings.skipped_updates
-    last = history[-count:] if count else []
-    if len(last) == count > 0 and all(row["update/skipped_empty"] > 0 for row in last):
+    if _in_a_row(history, count, "update/skipped_empty"):
         return f"{count} updates in a row had nothing to learn from: the filter kept no group"
     return None
 
 
 def _not_finite(history: Sequence[Metrics], settings: StopSettings) -> str | None:
     count = settings.nonfinite_updates
-    last = history[-count:] if count else []
-    if len(last) == count > 0 and all(row["update/skipped_nonfinite"] > 0 for row in last):
+    if _in_a_row(history, count, "update/skipped_nonfinite"):
         return f"{count} updates in a row had a gradient that is not finite"
     return None
+
+
+def _in_a_row(history: Sequence[Metrics], count: int, name: str) -> bool:
+    """Whether the last `count` iterations all counted something; never for a count of 0."""
+    return 0 < count <= len(history) and all(row[name] > 0 for row in history[-count:])
 
 
 def _collapsed(history: Sequence[Metrics], settings: StopSettings) -> str | None:
