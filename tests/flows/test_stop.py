@@ -27,6 +27,7 @@ def test_collapse_is_ten_iterations_under_a_tenth_of_the_first_ten() -> None:
     assert stop_reason([*start, *[row(0.19)] * 9], RULES) is None
     assert "collapsed" in (stop_reason([*start, *[row(0.19)] * 10], RULES) or "")
     assert stop_reason([*start, *[row(0.19)] * 9, row(0.21)], RULES) is None
+    assert stop_reason([*start, row(0.21), *[row(0.19)] * 9], RULES) is None
 
 
 def test_a_run_that_never_had_any_spread_has_not_collapsed() -> None:
