@@ -1,10 +1,13 @@
 """Registration with Gymnasium under `starpo/`; an environment that ignores its seed is refused."""
 
+from functools import cache
+
 import gymnasium
 
 from envs.bandit import Bandit
 from envs.base import Split, TextEnvironment
 from envs.checker import check_seeding
+from envs.entry_points import is_entry_point, load_entry_point
 from envs.errors import TagSettingsError
 from envs.frozen_lake import FrozenLake
 from envs.sokoban import Sokoban
@@ -33,12 +36,32 @@ def register_environment(
     gymnasium.register(environment_id, entry_point=environment, nondeterministic=nondeterministic)
 
 
+@cache
+def users_environment(path: str) -> type[TextEnvironment]:
+    """Returns a user's class by import path, once its seeding was checked.
+
+    Raises:
+        TagSettingsError: The path names something else.
+        ContractError: `reset(seed=...)` does not determine the instance.
+    """
+    found = load_entry_point(path)
+    if not (isinstance(found, type) and issubclass(found, TextEnvironment)):
+        raise TagSettingsError(
+            f"`{path}` is a {type(found).__name__}\nhint: name a `TextEnvironment` class"
+        )
+    check_seeding(lambda: found(split=Split.TRAIN))
+    return found
+
+
 def environment_class(environment_id: str) -> type[TextEnvironment]:
-    """Returns the class registered under an id.
+    """Returns the class registered under an id, or a user's by import path.
 
     Raises:
         TagSettingsError: The id is not registered, or names no text environment.
+        EntryPointError: The import path names nothing.
     """
+    if is_entry_point(environment_id):
+        return users_environment(environment_id)
     spec = gymnasium.registry.get(environment_id)
     entry_point = spec.entry_point if spec is not None else None
     if isinstance(entry_point, type) and issubclass(entry_point, TextEnvironment):

@@ -18,7 +18,6 @@ from envs.registration import (
     SOKOBAN,
     environment_class,
     register_all,
-    register_environment,
 )
 
 __all__ = ["TAGS", "PromptStyle", "Tag", "get_tag", "make_environment"]
@@ -32,7 +31,7 @@ class Tag:
 
     Attributes:
         name: Name in the table.
-        environment: Gymnasium id, for instance `starpo/Sokoban-v0`.
+        environment: Gymnasium id, for instance `starpo/Sokoban-v0`, or a user's import path.
         settings: Values of the environment's own settings class; the rest keeps its default.
         instruction: The task in words, for the full prompt.
         max_turns: Replies per episode.
@@ -247,13 +246,11 @@ def get_tag(name: str) -> Tag:
 
 def _users_tag(path: str) -> Tag:
     found = load_entry_point(path)
-    if isinstance(found, type) and issubclass(found, TextEnvironment):
-        environment_id = f"starpo-user/{path.replace(':', '.').replace('.', '_')}-v0"
-        register_environment(environment_id, environment=found)
-        instruction = (found.__doc__ or path).strip().partition("\n")[0]
-        return Tag(name=path, environment=environment_id, settings={}, instruction=instruction)
     if isinstance(found, Tag):
         return dataclasses.replace(found, name=path)
+    if isinstance(found, type) and issubclass(found, TextEnvironment):
+        instruction = (found.__doc__ or path).strip().partition("\n")[0]
+        return Tag(name=path, environment=path, settings={}, instruction=instruction)
     raise TagSettingsError(
         f"`{path}` is a {type(found).__name__}\nhint: name a `Tag` or a `TextEnvironment` class"
     )
@@ -261,6 +258,8 @@ def _users_tag(path: str) -> Tag:
 
 def make_environment(tag: Tag, *, split: Split) -> TextEnvironment:
     """Returns a new environment of the tag's recipe, not yet reset."""
+    if is_entry_point(tag.name):
+        load_entry_point(tag.name)  # a tag that came from another process has not been imported
     environment: TextEnvironment = environment_class(tag.environment)(
         tag.environment_settings(),
         split=split,

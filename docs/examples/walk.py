@@ -1,9 +1,10 @@
-"""An environment and a reward of one's own: walk along a line of ten cells to the goal.
+"""An environment and a reward of one's own: walk along a line of cells to the goal.
 
 starpo train env.tag=walk:Walk env.reward=walk:shorter_is_better train.iterations=20
 """
 
 import random
+from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,7 +13,7 @@ from envs.rewards import PlayedEpisode
 from envs.seeding import generator
 from envs.splits import split_of
 
-CELLS = 10
+CELLS = 16
 
 
 class WalkSettings(BaseModel):
@@ -48,11 +49,17 @@ class Walk(TextEnvironment):
 
     def observation(self) -> str:
         """Returns the state as text."""
-        return f"at {self.place} goal {self.goal}"
+        cells = ["."] * CELLS
+        cells[self.goal], cells[self.place] = "G", "P"
+        return "".join(cells)
 
     def level(self) -> str:
         """Returns the instance as text."""
         return f"{self.start} to {self.goal}"
+
+    def trace(self, actions: Sequence[str]) -> str:
+        """Returns the thought that precedes the actions in a demonstration."""
+        return f"goal {'right' if self.goal > self.place else 'left'}"
 
     def optimal_action(self) -> str:
         """Returns the best action: a warm start of a nano policy is demonstrated with it."""

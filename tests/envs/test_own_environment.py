@@ -1,5 +1,9 @@
 """The worked example of the README: an environment and a reward by import path."""
 
+import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,12 +43,28 @@ def test_it_keeps_the_contract() -> None:
 
 def test_its_own_solver_demonstrates_it() -> None:
     golden = DemonstrationSettings(random_share=0.0)
-    tag = get_tag("walk:Walk").with_overrides(prompt="compact", max_turns=9)
+    tag = get_tag("walk:Walk").with_overrides(prompt="compact", max_turns=15, max_actions=15)
     played = [
         demonstrate(tag, split=Split.TRAIN, seed=seed, settings=golden, thinking=True)
         for seed in range(20)
     ]
     assert all(item.success for item in played)
+
+
+def test_a_tag_that_another_process_made_is_played_here() -> None:
+    code = (
+        "import pickle, sys; from envs.base import Split; from envs.tags import make_environment\n"
+        "tag = pickle.loads(sys.stdin.buffer.read())\n"
+        "print(make_environment(tag, split=Split.TRAIN).reset(seed=0)[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(get_tag("walk:Walk")),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        check=False,
+    )
+    assert sorted(done.stdout.decode().strip().replace(".", "")) == ["G", "P"], done.stderr.decode()
 
 
 def test_without_a_solver_the_message_says_what_to_write() -> None:
