@@ -164,6 +164,55 @@ def doctor(*, as_json: AsJson = False) -> None:
     raise typer.Exit(0 if healthy(findings) else 1)
 
 
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(help="A sweep of params.yaml.")],
+    *,
+    scale: Annotated[str, typer.Option(help="Scale of params.yaml.")] = "nano",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds.", show_default=False)
+    ] = None,
+    arms: Annotated[
+        str | None,
+        typer.Option(help="Only these arms, separated by commas.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")] = False,
+    store: StoreFolder = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Runs a named study: every arm with every seed, then intervals and a verdict.
+
+    Example: starpo sweep rollout_frequency --seeds 3 --dry-run
+    """
+    from flows.experiment import parse_scale
+    from flows.sweep import chosen_arms, load_sweep
+
+    size = parse_scale(scale)
+    loaded = load_sweep(name, scale=size)
+    names = [arm.strip() for arm in arms.split(",")] if arms else None
+    chosen_arms(loaded, names)
+    if dry_run:
+        from flows.sweep_run import plan, print_plan
+
+        planned = plan(loaded, seeds=seeds, arms=names)
+        if as_json:
+            _print_json([run.model_dump() for run in planned])
+        else:
+            print_plan(loaded, planned, console=console)
+        return
+    from flows.sweep_report import SweepResult, print_result
+
+    result = _run_flow(
+        "sweep", sweep=name, scale=size, seeds=seeds, arms=names, store=store, workers=workers
+    )
+    if as_json:
+        _print_json(result)
+    else:
+        kept = {key: value for key, value in result.items() if not key.startswith("num_")}
+        print_result(SweepResult.model_validate(kept), console=console)
+
+
 Asked = Annotated[
     list[str] | None,
     typer.Argument(
@@ -277,15 +326,16 @@ def main() -> None:
 
 
 def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
-    """Runs a flow of `flows.starpo` with a Prefect server behind it."""
+    """Runs a flow of the project with a Prefect server behind it."""
     from flows.server import await_task_runs, ended_task_runs, prefect_server
 
     with prefect_server(defaults.HOME) as api:
-        from flows import starpo
+        from flows import starpo, sweep_run
 
+        flow = getattr(sweep_run if name == "sweep" else starpo, name)
         before = ended_task_runs(api.url)
         parameters["store"] = str(parameters["store"]) if parameters["store"] else None
-        result: dict[str, Any] = getattr(starpo, name)(**parameters)
+        result: dict[str, Any] = flow(**parameters)
         if api.is_temporary:
             await_task_runs(api.url, before + result["num_executed"] + result["num_reused"])
     return result

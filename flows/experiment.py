@@ -109,7 +109,7 @@ def load_experiment(
     Raises:
         ExperimentError: With the key, the value found, what is allowed and how to mend it.
     """
-    params = _read(path)
+    params = read_params(path)
     changes = _nest(overrides or {})
     tag = changes.get("env", {}).get("tag", params["base"]["env"]["tag"])
     preset = changes.get("preset", params["base"].get("preset"))
@@ -162,7 +162,12 @@ def parse_overrides(arguments: list[str]) -> dict[str, Any]:
     return overrides
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_params(path: Path = PARAMS) -> dict[str, Any]:
+    """The content of a parameter file.
+
+    Raises:
+        ExperimentError: It is missing, or no YAML.
+    """
     try:
         params: dict[str, Any] = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:

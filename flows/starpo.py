@@ -25,7 +25,7 @@ from flows.summary import Summary, markdown, summarise_run
 from flows.train import Ending, Training
 from tasks.lanes import Lanes
 from tasks.provenance import provenance
-from tasks.runs import Run, write_run
+from tasks.runs import Run, known_runs, write_run
 from tasks.stage import Runtime
 from tasks.store import Store
 from tasks.tracking import Tracker, open_client
@@ -125,6 +125,9 @@ def run_experiment(
         shown = create_progress_artifact(0.0, key="starpo-progress", description=experiment.name)
         assert isinstance(shown, UUID), "flows here are not asynchronous"  # noqa: S101
 
+        earlier = known_runs(HOME).get(experiment.digest)
+        earlier_s = earlier.wall_s if earlier is not None else 0.0
+
         def note(ending: str, reason: str = "") -> None:
             run = Run(
                 digest=experiment.digest,
@@ -133,6 +136,7 @@ def run_experiment(
                 ending=ending,
                 reason=reason,
                 stages=runtime.calls,
+                wall_s=earlier_s + sum(runtime.wall_s.values()),
             )
             write_run(HOME, run)
 

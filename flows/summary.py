@@ -22,7 +22,12 @@ class Row(BaseModel):
 
 
 class Summary(BaseModel):
-    """What a run gave; JSON-ready, returned by the flow."""
+    """What a run gave; JSON-ready, returned by the flow.
+
+    Attributes:
+        final: Every metric's last value.
+        curve: Held-out success by iteration.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,6 +43,8 @@ class Summary(BaseModel):
     policy_digest: str
     report: str
     warnings: list[str]
+    final: dict[str, float]
+    curve: dict[int, float]
 
 
 def summarise_run(
@@ -60,6 +67,8 @@ def summarise_run(
         policy_digest=outcome.policy.digest,
         report=str(store.path(outcome.report)) if outcome.report else "",
         warnings=outcome.warnings,
+        final={name: value for row in outcome.history.values() for name, value in row.items()},
+        curve={step: item.metrics["evaluate/success"] for step, item in evaluations.items()},
     )
 
 

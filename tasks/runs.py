@@ -27,6 +27,7 @@ class Run(BaseModel):
         ending: `running` until it ended.
         reason: Why it ended early.
         stages: Label and address of each call.
+        wall_s: Seconds that its executed stages took; for estimates.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,6 +38,7 @@ class Run(BaseModel):
     ending: str
     reason: str = ""
     stages: list[tuple[str, str]]
+    wall_s: float = 0.0
 
 
 def write_run(root: Path, run: Run) -> None:
@@ -47,6 +49,13 @@ def write_run(root: Path, run: Run) -> None:
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(run.model_dump(mode="json"), sort_keys=True) + "\n")
     temporary.replace(target)
+
+
+def known_runs(root: Path) -> dict[str, Run]:
+    """All runs by the digest of their experiment."""
+    files = (root / ".starpo" / "runs").glob("*.json")
+    runs = [Run.model_validate_json(path.read_text()) for path in sorted(files)]
+    return {run.digest: run for run in runs}
 
 
 def find_run(root: Path, name: str) -> Run:

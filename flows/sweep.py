@@ -1,0 +1,134 @@
+"""Sweeps: named studies of params.yaml as arms, each an experiment with a few changes."""
+
+import itertools
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flows.errors import ExperimentError
+from flows.experiment import Experiment, Scale, load_experiment, read_params
+
+
+class Expectation(StrEnum):
+    """What the hypothesis says of an arm's metric, compared with the reference arm's."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class SweepSettings(BaseModel):
+    """A sweep as it stands in params.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hypothesis: str = Field(description="What is expected, in one sentence.")
+    published: str = Field(default="", description="What the paper published.")
+    base: dict[str, Any] = Field(default_factory=dict, description="Changes that all arms share.")
+    grid: dict[str, list[Any]] = Field(
+        default_factory=dict, description="Arms: every combination of these values."
+    )
+    arms: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Arms by name, where a grid does not serve."
+    )
+    reference: str = Field(description="Name of the arm that the others are compared with.")
+    metric: str = Field(default="evaluate/success", description="What is compared, at the end.")
+    expect: dict[str, Expectation] = Field(
+        default_factory=dict, description="By arm: higher or lower than the reference."
+    )
+    seeds: int = Field(default=5, ge=2, description="Seeds 0 to seeds - 1.")
+    scales: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Further changes at a scale."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "SweepSettings":
+        if bool(self.grid) == bool(self.arms):
+            raise ValueError("give `grid` or `arms`, one of the two")
+        names = arm_changes(self)
+        for name in (self.reference, *self.expect):
+            if name not in names:
+                raise ValueError(f"no arm `{name}`; the arms are {', '.join(names)}")
+        return self
+
+
+class Arm(BaseModel):
+    """One arm: its name and the overrides that make it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    overrides: dict[str, Any]
+
+    def experiment(self, *, seed: int, scale: Scale) -> Experiment:
+        """The arm's experiment for a seed."""
+        return load_experiment({**self.overrides, "seed": seed}, scale=scale)
+
+
+class Sweep(BaseModel):
+    """A sweep at a scale, with validated arms."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    scale: Scale
+    settings: SweepSettings
+    arms: list[Arm]
+
+
+def arm_changes(settings: SweepSettings) -> dict[str, dict[str, Any]]:
+    """What each arm changes, by its stable name: for a grid, its values joined by spaces."""
+    if settings.arms:
+        return dict(settings.arms)
+    keys = list(settings.grid)
+    return {
+        " ".join(str(value) for value in values): dict(zip(keys, values, strict=True))
+        for values in itertools.product(*settings.grid.values())
+    }
+
+
+def sweep_names() -> list[str]:
+    """Names of all sweeps of params.yaml."""
+    return list(read_params()["sweeps"])
+
+
+def load_sweep(name: str, *, scale: Scale = Scale.NANO) -> Sweep:
+    """A sweep with its arms, each checked as an experiment.
+
+    Raises:
+        ExperimentError: An unknown name, a bad definition, or an arm with a bad setting.
+    """
+    sweeps = read_params()["sweeps"]
+    if name not in sweeps:
+        raise ExperimentError(f"unknown sweep `{name}`\nhint: known are {', '.join(sweeps)}")
+    try:
+        settings = SweepSettings.model_validate(sweeps[name])
+    except ValidationError as error:
+        text = "; ".join(str(item["msg"]) for item in error.errors())
+        raise ExperimentError(f"sweep `{name}` of params.yaml: {text}") from error
+    shared = {**settings.base, **settings.scales.get(scale, {})}
+    arms = [
+        Arm(name=arm, overrides={**shared, **changes})
+        for arm, changes in arm_changes(settings).items()
+    ]
+    for arm in arms:
+        arm.experiment(seed=0, scale=scale)
+    return Sweep(name=name, scale=scale, settings=settings, arms=arms)
+
+
+def chosen_arms(sweep: Sweep, names: list[str] | None) -> list[Arm]:
+    """The arms of these names, the reference arm always among them.
+
+    Raises:
+        ExperimentError: There is no such arm.
+    """
+    if not names:
+        return sweep.arms
+    known: Mapping[str, Arm] = {arm.name: arm for arm in sweep.arms}
+    for name in names:
+        if name not in known:
+            raise ExperimentError(
+                f"sweep `{sweep.name}` has no arm `{name}`\nhint: its arms are {', '.join(known)}"
+            )
+    return [arm for arm in sweep.arms if arm.name in {*names, sweep.settings.reference}]

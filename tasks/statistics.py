@@ -1,0 +1,157 @@
+"""Statistics of a sweep: means over seeds, paired differences, Holm's correction.
+
+Few seeds are the rule (five), where a percentile bootstrap covers too little: its 95 % intervals of
+five normal values hold the mean in about 84 % of studies. Student's t holds what it says for values
+that are roughly normal, and means of hundreds of episodes are.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tasks.errors import SampleError
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """A mean with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An arm against the reference arm, paired by seed.
+
+    Attributes:
+        difference: Arm minus reference, with its own 95 % interval.
+        corrected: The interval at the confidence that Holm's step leaves to it.
+        p_value: Holm's adjusted p-value, two-sided.
+        num_seeds: Pairs.
+    """
+
+    difference: MeanInterval
+    corrected: MeanInterval
+    p_value: float
+    num_seeds: int
+
+    @property
+    def is_distinguishable(self) -> bool:
+        """Whether the corrected interval leaves 0 out."""
+        return self.corrected.low > 0 or self.corrected.high < 0
+
+
+def mean_interval(values: ArrayLike, *, confidence: float = CONFIDENCE) -> MeanInterval:
+    """Student's interval of a mean.
+
+    Args:
+        values: Independent observations, at least one; a single one has an unbounded interval.
+        confidence: Coverage.
+
+    Raises:
+        SampleError: No values, or one that is not finite.
+    """
+    from scipy.stats import t  # noqa: PLC0415 - half a second
+
+    sample = np.asarray(values, dtype=np.float64)
+    if not sample.size or not np.isfinite(sample).all():
+        raise SampleError(f"a mean needs finite values, got {sample.tolist()[:5]}")
+    mean = float(sample.mean())
+    if sample.size == 1:
+        return MeanInterval(mean, -math.inf, math.inf)
+    error = float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    half = float(t.ppf(0.5 + confidence / 2, sample.size - 1)) * error
+    return MeanInterval(mean, mean - half, mean + half)
+
+
+def compare_arms(
+    values: Mapping[str, Mapping[int, float]], *, reference: str
+) -> dict[str, Comparison]:
+    """Every other arm against the reference arm.
+
+    Args:
+        values: By arm, one number per seed; pairs are formed by seed.
+        reference: Name of the reference arm.
+
+    Returns:
+        By arm, those with at least one pair, in the order given.
+    """
+    differences = {
+        arm: paired(values[reference], numbers)
+        for arm, numbers in values.items()
+        if arm != reference and set(numbers) & set(values[reference])
+    }
+    p_values = {arm: _p_value(row) for arm, row in differences.items()}
+    ranked = sorted(p_values, key=lambda arm: p_values[arm])
+    adjusted: dict[str, tuple[float, float]] = {}
+    largest = 0.0
+    for rank, arm in enumerate(ranked):
+        left = len(ranked) - rank
+        largest = max(largest, min(1.0, left * p_values[arm]))
+        adjusted[arm] = (largest, 1 - (1 - CONFIDENCE) / left)
+    return {
+        arm: Comparison(
+            difference=mean_interval(row),
+            corrected=mean_interval(row, confidence=adjusted[arm][1]),
+            p_value=adjusted[arm][0],
+            num_seeds=len(row),
+        )
+        for arm, row in differences.items()
+    }
+
+
+def paired(reference: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """Other minus reference for the seeds that both have, in order of seed."""
+    return [other[seed] - reference[seed] for seed in sorted(set(reference) & set(other))]
+
+
+def _p_value(differences: Sequence[float]) -> float:
+    """Two-sided p-value of Student's paired test; 1 for one pair, or when nothing differs."""
+    from scipy.stats import t  # noqa: PLC0415 - half a second
+
+    sample = np.asarray(differences, dtype=np.float64)
+    if sample.size < 2 or not sample.any():
+        return 1.0
+    deviation = float(sample.std(ddof=1))
+    if deviation == 0:
+        return 0.0
+    statistic = float(sample.mean()) / (deviation / math.sqrt(sample.size))
+    return float(2 * t.sf(abs(statistic), sample.size - 1))
+
+
+@dataclass(frozen=True)
+class CurveSummary:
+    """What a learning curve comes to.
+
+    Attributes:
+        final: Its last value.
+        peak: Its largest value.
+        area: Mean height over the iterations, by the trapezoid rule.
+        collapse: First iteration from which it stays below half of its peak; None without one.
+    """
+
+    final: float
+    peak: float
+    area: float
+    collapse: int | None
+
+
+def summarise_curve(curve: Mapping[int, float]) -> CurveSummary:
+    """Summary of a curve of values by iteration, at least one."""
+    steps = np.array(sorted(curve))
+    heights = np.array([curve[int(step)] for step in steps])
+    peak = float(heights.max())
+    width = float(steps[-1] - steps[0])
+    area = float(np.trapezoid(heights, steps) / width) if width else float(heights[0])
+    low = heights < peak / 2
+    above = np.flatnonzero(~low)
+    first = int(above[-1]) + 1
+    collapse = int(steps[first]) if first < len(steps) and peak > 0 else None
+    return CurveSummary(float(heights[-1]), peak, area, collapse)
