@@ -213,6 +213,21 @@ def sweep(
         print_result(SweepResult.model_validate(kept), console=console)
 
 
+@app.command()
+def findings(*, as_json: AsJson = False) -> None:
+    """Lists the published findings and what became of each in this checkout's sweeps.
+
+    Example: starpo findings
+    """
+    from flows.sweep_report import judged_findings, print_findings
+
+    rows = judged_findings(defaults.HOME / "results")
+    if as_json:
+        _print_json([row.model_dump(mode="json") for row in rows])
+    else:
+        print_findings(rows, console=console)
+
+
 Asked = Annotated[
     list[str] | None,
     typer.Argument(

@@ -25,6 +25,9 @@ class SweepSettings(BaseModel):
 
     hypothesis: str = Field(description="What is expected, in one sentence.")
     published: str = Field(default="", description="What the paper published.")
+    finding: int | None = Field(
+        default=None, description="Number of the published finding that it tests."
+    )
     base: dict[str, Any] = Field(default_factory=dict, description="Changes that all arms share.")
     grid: dict[str, list[Any]] = Field(
         default_factory=dict, description="Arms: every combination of these values."
@@ -115,6 +118,12 @@ def load_sweep(name: str, *, scale: Scale = Scale.NANO) -> Sweep:
     for arm in arms:
         arm.experiment(seed=0, scale=scale)
     return Sweep(name=name, scale=scale, settings=settings, arms=arms)
+
+
+def published_findings() -> dict[int, str]:
+    """The published findings by number."""
+    findings: dict[int, str] = read_params()["findings"]
+    return findings
 
 
 def chosen_arms(sweep: Sweep, names: list[str] | None) -> list[Arm]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.summary import Summary
-from flows.sweep import Expectation, Sweep
+from flows.sweep import Expectation, Sweep, load_sweep, published_findings, sweep_names
+from models.folder import OPTIMISER
 from tasks.provenance import provenance
 from tasks.statistics import compare_arms, mean_interval, summarise_curve
 
@@ -153,17 +155,84 @@ def _sign(row: ArmRow) -> int:
 
 
 def write_results(result: SweepResult, folder: Path) -> None:
-    """Writes `NAME.md`, `NAME.json` and `NAME.parquet`, the latter one row per arm and seed."""
+    """Writes what was found for people and programs.
+
+    `NAME.md` to read, `NAME.json` with everything, `NAME.metrics.json` with the arms' means for
+    DVC, `NAME.parquet` with one row per arm and seed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{result.name}.md").write_text(markdown(result) + "\n")
     content = json.dumps(result.model_dump(mode="json"), indent=1, sort_keys=True)
     (folder / f"{result.name}.json").write_text(content + "\n")
+    means = {row.arm: {"mean": row.mean, "difference": row.difference} for row in result.arms}
+    metrics = json.dumps({"verdict": result.verdict, "arms": means}, indent=1, sort_keys=True)
+    (folder / f"{result.name}.metrics.json").write_text(metrics + "\n")
     rows = [
         {"sweep": result.name, "scale": result.scale, "arm": arm, "seed": seed, "value": value}
         for arm, numbers in result.values.items()
         for seed, value in numbers.items()
     ]
     pl.DataFrame(rows).write_parquet(folder / f"{result.name}.parquet")
+
+
+def pin_policies(name: str, summaries: Mapping[str, Mapping[int, Summary]], folder: Path) -> None:
+    """Copies the final policies to `folder/NAME/ARM/seed-N`, for DVC to keep; no optimiser state.
+
+    Args:
+        name: Of the sweep.
+        summaries: Of its runs, by arm and seed.
+        folder: Holds the checkpoints of all sweeps.
+    """
+    target = folder / name
+    if target.exists():
+        shutil.rmtree(target)
+    target.mkdir(parents=True)
+    for arm, runs in summaries.items():
+        for seed, run in runs.items():
+            place = target / arm.replace(" ", "_") / f"seed-{seed}"
+            shutil.copytree(run.policy, place, ignore=shutil.ignore_patterns(OPTIMISER.name))
+
+
+class FindingRow(BaseModel):
+    """One published finding and what became of it here."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    finding: str
+    sweep: str
+    verdict: Verdict
+
+
+def judged_findings(folder: Path) -> list[FindingRow]:
+    """Every published finding with the verdict of its sweep's last results.
+
+    Args:
+        folder: Holds the results of the sweeps.
+    """
+    tested = {}
+    for name in sweep_names():
+        number = load_sweep(name).settings.finding
+        if number is not None:
+            tested[number] = name
+    rows = []
+    for number, text in published_findings().items():
+        path = folder / f"{tested.get(number, '')}.json"
+        run = number in tested and path.exists()
+        verdict = Verdict(json.loads(path.read_text())["verdict"]) if run else Verdict.NOT_RUN
+        sweep = tested.get(number, "")
+        rows.append(FindingRow(number=number, finding=text, sweep=sweep, verdict=verdict))
+    return rows
+
+
+def print_findings(rows: list[FindingRow], *, console: Console) -> None:
+    """Prints the findings as one table."""
+    table = Table(title="published findings", title_justify="left")
+    for name in ("", "finding", "sweep", "verdict"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(str(row.number), row.finding, row.sweep or "none yet", row.verdict)
+    console.print(table)
 
 
 HEADER = ("arm", "seeds", "mean", "difference", "p (Holm)", "peak", "area", "collapse")

@@ -15,7 +15,7 @@ from flows.experiment import Scale
 from flows.starpo import train
 from flows.summary import Summary
 from flows.sweep import Arm, Sweep, chosen_arms, load_sweep, sweep_names
-from flows.sweep_report import judged, markdown, write_results
+from flows.sweep_report import judged, markdown, pin_policies, write_results
 from tasks.runs import known_runs
 
 SweepName = StrEnum("SweepName", {name: name for name in sweep_names()})  # type: ignore[misc]
@@ -85,6 +85,7 @@ def sweep(
     result = judged(loaded, summaries, failed=failed)
     create_markdown_artifact(key="starpo-sweep", markdown=markdown(result))
     write_results(result, HOME / "results")
+    pin_policies(result.name, summaries, HOME / "checkpoints")
     return {
         **result.model_dump(mode="json"),
         "num_executed": num_executed,

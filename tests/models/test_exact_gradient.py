@@ -108,7 +108,9 @@ def stated_objective(rewards: Rewards, weight: Callable, *, size: int) -> Tensor
 
 
 def angle(one: Tensor, other: Tensor) -> float:
-    """Degrees between two directions."""
+    """Degrees between two directions; a direction that is not finite has none."""
+    assert torch.isfinite(one).all()
+    assert torch.isfinite(other).all()
     cosine = torch.nn.functional.cosine_similarity(one.flatten(), other.flatten(), dim=0)
     return math.degrees(math.acos(max(-1.0, min(1.0, float(cosine)))))
 
@@ -219,21 +221,40 @@ def shifted(members: Sequence[Trajectory], rewards: Rewards) -> list[np.ndarray]
     return with_critic(members, swapped)
 
 
-def unmasked(members: Sequence[Trajectory], rewards: Rewards) -> list[np.ndarray]:
-    """A fault: the critic's value of the observation token is used as that of a state."""
-    found = []
-    for path in members:
-        values = np.array([0.0, 0.4, 9.0, 0.0])
-        everything = np.ones(4, dtype=np.bool_)
-        found.append(
-            gae(rewards=paid(rewards[path]), values=values, mask=everything, gamma=1.0, lam=0.0)[0]
-        )
-    return found
+def with_exact_critic(mask: np.ndarray) -> Estimate:
+    """GAE with lambda 0, unbiased with the policy's own values; the observation's is absurd.
+
+    With lambda 1 and gamma 1 the sum telescopes through any value of the observation: no fault of
+    the mask would show.
+    """
+    with torch.no_grad():
+        policy = parameters().softmax(-1).numpy()
+    last = (policy * LAST_REWARD).sum(-1)
+    start = float(policy[0] @ (FIRST_REWARD + last[list(STATE_AFTER)]))
+
+    def estimate(members: Sequence[Trajectory], rewards: Rewards) -> list[np.ndarray]:
+        found = []
+        for path in members:
+            values = np.array([0.0, start, 9.0, last[STATE_AFTER[path[0]]]])
+            pay = paid(rewards[path])
+            found.append(gae(rewards=pay, values=values, mask=mask, gamma=1.0, lam=0.0)[0])
+        return found
+
+    return estimate
+
+
+def test_an_observation_between_the_turns_does_not_turn_the_update() -> None:
+    found = expected_update(GRADED, with_exact_critic(SAMPLED), size=1)
+    assert angle(found, exact_gradient(GRADED)) < LIMIT
 
 
 @pytest.mark.parametrize(
     ("estimate", "size"),
-    [(by_group(GroupEstimator.RLOO, sign=-1.0), 2), (shifted, 1), (unmasked, 1)],
+    [
+        (by_group(GroupEstimator.RLOO, sign=-1.0), 2),
+        (shifted, 1),
+        (with_exact_critic(np.ones(4, dtype=np.bool_)), 1),
+    ],
     ids=["wrong sign", "rewards at the wrong turn", "through the observation"],
 )
 def test_the_check_finds_faults(estimate, size) -> None:
