@@ -77,6 +77,34 @@ def _values(
     return total / np.maximum(lengths, 1)
 
 
+def consumption(trajectories: pa.Table, groups: pa.Table) -> dict[str, float]:
+    """Which kinds of instances, and how long episodes, the update learns from (L13).
+
+    Args:
+        trajectories: The rollout.
+        groups: Its groups with the filter's decision.
+
+    Returns:
+        `filter/by/KIND/kept_share` of each kind of level, and `filter/length_kept` and
+        `filter/length`: sampled tokens of an episode, mean over kept and over all groups.
+    """
+    kept = dict(zip(groups["group"].to_pylist(), groups["kept"].to_pylist(), strict=True))
+    episodes = episode_rows(trajectories)
+    names = episodes["group"].to_pylist()
+    kinds = dict(zip(names, episodes["stratum"].to_pylist(), strict=True))
+    numbers = {}
+    for kind in sorted(set(kinds.values()) - {""}):
+        flags = [kept[group] for group, found in kinds.items() if found == kind]
+        numbers[f"filter/by/{kind}/kept_share"] = sum(flags) / len(flags)
+    returns = np.zeros(len(names))
+    lengths = _values(trajectories, episodes, returns, metric=Metric.LENGTH)
+    numbers["filter/length"] = float(lengths.mean())
+    chosen = np.array([kept[name] for name in names], dtype=np.bool_)
+    if chosen.any():
+        numbers["filter/length_kept"] = float(lengths[chosen].mean())
+    return numbers
+
+
 @stage("filter", version=1)
 def filter_stage(job: Job[FilterSettings]) -> None:
     """Chooses the groups of a rollout that the update learns from."""
@@ -90,4 +118,5 @@ def filter_stage(job: Job[FilterSettings]) -> None:
         "filter/kept_share": float(kept.mean()),
         "filter/dead_groups": float((spread <= 1e-9).sum()),
         "filter/dropped_episodes": float(groups["num_dropped"].to_numpy().sum()),
+        **consumption(rollout.table, groups),
     }

@@ -54,7 +54,7 @@ def test_the_same_again_executes_nothing(store: Path, first: dict[str, Any]) -> 
     assert again["policy_digest"] == first["policy_digest"]
 
 
-def test_a_changed_filter_reruns_the_filter_and_what_follows(
+def test_E8_a_changed_filter_reruns_the_filter_and_what_follows(
     store: Path, first: dict[str, Any]
 ) -> None:
     changed = _train(store, filter__strategy="top_k", filter__value=0.5)

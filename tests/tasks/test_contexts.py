@@ -112,7 +112,7 @@ def test_turns_from_the_same_message_draw_their_own_noise(policy: Path) -> None:
 
 
 @pytest.mark.parametrize("context", ["full", "limited", "single"])
-def test_I7_one_and_two_workers_play_the_same(policy: Path, context: str) -> None:
+def test_G3_I7_one_and_two_workers_play_the_same(policy: Path, context: str) -> None:
     one = trajectory_table(play(policy, context=context))
     assert one == trajectory_table(play(policy, context=context, workers=2))
 

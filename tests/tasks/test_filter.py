@@ -5,7 +5,7 @@ import numpy as np
 
 from tasks.advantage import kept_rows
 from tasks.estimates import AdvantageSettings, estimate_advantages
-from tasks.filter import filter_groups, filter_stage
+from tasks.filter import consumption, filter_groups, filter_stage
 from tasks.filter_rules import FilterSettings, Strategy
 from tasks.store import Reference
 from tasks.trajectories import Status, trajectory_table
@@ -73,3 +73,21 @@ def test_E10_an_address_is_made_of_digests_and_equal_in_every_process() -> None:
     assert found == {filter_stage.address(settings=FilterSettings(), inputs=inputs, seed=3)}
     other = {"trajectories": Reference(digest="cd")}
     assert filter_stage.address(settings=FilterSettings(), inputs=other, seed=3) not in found
+
+
+def test_L13_what_is_learned_from_is_reported_by_kind_and_length(trajectory) -> None:
+    rows = [*_group(trajectory, "a", [1.0, 0.0]), *_group(trajectory, "b", [1.0, 1.0])]
+    for row in rows[:2]:
+        row.stratum = "length 2"
+    rows[2:] = [
+        trajectory(group="b", member=member, turns=((3, 4), (2, 6)), rewards=(0.0, 1.0))
+        for member in range(2)
+    ]
+    table = trajectory_table(rows)
+    found = consumption(table, filter_groups(table, settings=FilterSettings()))
+    assert found == {
+        "filter/by/length 1/kept_share": 0.0,
+        "filter/by/length 2/kept_share": 1.0,
+        "filter/length": 7.5,
+        "filter/length_kept": 5.0,
+    }
