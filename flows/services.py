@@ -135,7 +135,7 @@ def _addresses(addresses: Mapping[str, str]) -> Table:
     for service, url in addresses.items():
         table.add_row(service, url.removesuffix("/api"))
     if Service.PREFECT in addresses:
-        table.add_row("worker", "runs the deployments starpo/train and starpo/evaluate")
+        table.add_row("worker", "runs the deployments starpo/train, starpo/sweep, starpo/evaluate")
     return table
 
 
