@@ -30,6 +30,12 @@ app = typer.Typer(
 )
 console = Console()
 
+FLOW_MODULES = {
+    "train": "flows.starpo",
+    "evaluate": "flows.starpo",
+    "sweep": "flows.sweep_run",
+}
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -176,7 +182,18 @@ def sweep(
         str | None,
         typer.Option(help="Only these arms, separated by commas.", show_default=False),
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Two seeds: a first look.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")] = False,
+    place: Annotated[
+        str, typer.Option(help="Where arms run: here (in turn), processes or ray.")
+    ] = "here",
+    parallel: Annotated[
+        int | None,
+        typer.Option(min=1, help="Arms at a time. [default: all cores]", show_default=False),
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="A Ray cluster's address.", show_default=False)
+    ] = None,
     store: StoreFolder = None,
     workers: Workers = None,
     as_json: AsJson = False,
@@ -190,6 +207,7 @@ def sweep(
 
     size = parse_scale(scale)
     loaded = load_sweep(name, scale=size)
+    seeds = 2 if quick and seeds is None else seeds
     names = [arm.strip() for arm in arms.split(",")] if arms else None
     chosen_arms(loaded, names)
     if dry_run:
@@ -201,10 +219,21 @@ def sweep(
         else:
             print_plan(loaded, planned, console=console)
         return
-    from flows.sweep_report import SweepResult, print_result
+    from flows.arms import parse_place
+    from flows.sweep_report import print_result
+    from flows.sweep_result import SweepResult
 
     result = _run_flow(
-        "sweep", sweep=name, scale=size, seeds=seeds, arms=names, store=store, workers=workers
+        "sweep",
+        sweep=name,
+        scale=size,
+        seeds=seeds,
+        arms=names,
+        place=parse_place(place),
+        parallel=parallel,
+        ray_address=ray_address,
+        store=store,
+        workers=workers,
     )
     if as_json:
         _print_json(result)
@@ -219,13 +248,38 @@ def findings(*, as_json: AsJson = False) -> None:
 
     Example: starpo findings
     """
-    from flows.sweep_report import judged_findings, print_findings
+    from flows.findings import judged_findings, print_findings
 
     rows = judged_findings(defaults.HOME / "results")
     if as_json:
         _print_json([row.model_dump(mode="json") for row in rows])
     else:
         print_findings(rows, console=console)
+
+
+@app.command()
+def report(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SWEEP]...", help="Which. [default: all with results]"),
+    ] = None,
+) -> None:
+    """Writes the pages of finished sweeps, and the table of findings, from their results.
+
+    Example: starpo report rollout_frequency
+    """
+    from flows.findings import judged_findings, write_findings
+    from flows.sweep import sweep_names
+    from flows.sweep_report import report_path, write_report
+    from flows.sweep_result import load_result, result_path
+
+    folder = defaults.HOME / "results"
+    for name in names or [name for name in sweep_names() if result_path(folder, name).exists()]:
+        write_report(load_result(folder, name), folder)
+        console.print(str(report_path(folder, name)), soft_wrap=True)
+    if not names:
+        folder.mkdir(exist_ok=True)
+        write_findings(judged_findings(folder), folder)
 
 
 Asked = Annotated[
@@ -342,12 +396,12 @@ def main() -> None:
 
 def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
     """Runs a flow of the project with a Prefect server behind it."""
+    from importlib import import_module
+
     from flows.server import await_task_runs, ended_task_runs, prefect_server
 
     with prefect_server(defaults.HOME) as api:
-        from flows import starpo, sweep_run
-
-        flow = getattr(sweep_run if name == "sweep" else starpo, name)
+        flow = getattr(import_module(FLOW_MODULES[name]), name)
         before = ended_task_runs(api.url)
         parameters["store"] = str(parameters["store"]) if parameters["store"] else None
         result: dict[str, Any] = flow(**parameters)
@@ -359,7 +413,7 @@ def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
 def _store(folder: Path | None) -> "Store":
     from tasks.store import Store
 
-    return Store(folder or defaults.HOME / ".starpo" / "store")
+    return Store(folder or defaults.STORE)
 
 
 def _print_json(value: Any) -> None:

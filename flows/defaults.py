@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = Path(os.environ.get("STARPO_HOME", ROOT)).absolute()
 """Holds `.starpo` (store, servers' state, logs) and `mlruns`: the checkout, or `STARPO_HOME`."""
+STORE = HOME / ".starpo" / "store"
+"""The store, where no other one is asked for."""
 
 DEFAULTS = {
     # no telemetry

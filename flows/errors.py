@@ -9,5 +9,9 @@ class ExperimentError(FlowsError, ValueError):
     """An experiment that cannot be composed: unknown key, bad value, wrong combination."""
 
 
+class ClusterError(FlowsError, RuntimeError):
+    """A Ray cluster that cannot run what is asked of it."""
+
+
 class ServerError(FlowsError, RuntimeError):
     """A server that did not start or does not answer."""

@@ -31,6 +31,10 @@ class Scale(StrEnum):
 
     NANO = "nano"
     """A tiny own policy; minutes on two CPU cores."""
+    SMALL = "small"
+    """A model of some hundred million parameters; hours on CPU cores, or one small GPU."""
+    PAPER = "paper"
+    """The model and budgets that were published; GPUs."""
 
 
 class TrainSettings(BaseModel):
@@ -120,7 +124,7 @@ def load_experiment(
     layers = (
         params["base"],
         params["scales"][scale],
-        params["tags"].get(tag, {}),
+        params["tags"].get(scale, {}).get(tag, {}),
         params["presets"].get(preset, {}),
         changes,
     )

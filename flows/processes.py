@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,18 @@ from flows.leash import GRACE_S
 START_TIMEOUT_S = 120.0
 LONGEST_WAIT_S = 0.25
 TAIL_LINES = 15
+PARENT_POLL_S = 0.5
+
+
+def end_with(parent: int) -> None:
+    """Ends this process once `parent` is no longer its parent, however that died."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Leashed:

@@ -1,4 +1,4 @@
-"""Progress of a training run in the terminal, one line that moves; plain lines where it cannot."""
+"""Progress in the terminal, one line that moves; plain lines where it cannot."""
 
 import logging
 from types import TracebackType
@@ -13,6 +13,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+AnyLogger = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
 
 class TrainingProgress:
     """Shows iterations; use as a context manager.
@@ -23,7 +25,7 @@ class TrainingProgress:
         logger: Receives the plain lines.
     """
 
-    def __init__(self, total: int, *, console: Console, logger: logging.Logger) -> None:
+    def __init__(self, total: int, *, console: Console, logger: AnyLogger) -> None:
         self.total, self.logger, self.live = total, logger, console.is_terminal
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -61,3 +63,49 @@ class TrainingProgress:
         self._bar.update(self._task, completed=done, description="training", numbers=numbers)
         if not self.live and (iteration % 10 == 0 or done == self.total):
             self.logger.info("iteration %d of %d  %s", done, self.total, numbers)
+
+
+class SweepProgress:
+    """Shows how many runs of a sweep have ended; use as a context manager.
+
+    Args:
+        name: Of the sweep.
+        total: Number of runs.
+        console: Where to draw; without a terminal each end is logged instead.
+        logger: Receives the plain lines.
+    """
+
+    def __init__(self, name: str, total: int, *, console: Console, logger: AnyLogger) -> None:
+        self.total, self.logger, self.live = total, logger, console.is_terminal
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[last]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(name, total=total, last="")
+        self._ended = 0
+
+    def __enter__(self) -> "SweepProgress":
+        if self.live:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def ended(self, title: str) -> None:
+        """Counts a run that has ended."""
+        self._ended += 1
+        self._bar.update(self._task, completed=self._ended, last=f"last: {title}")
+        if not self.live:
+            self.logger.info("%d of %d runs ended, last %s", self._ended, self.total, title)

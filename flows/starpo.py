@@ -1,5 +1,6 @@
 """The Prefect flow `starpo`: one training run, from the command line or as a deployment."""
 
+import contextlib
 import logging
 import os
 import time
@@ -17,21 +18,22 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 from rich.console import Console
 
-from flows.defaults import HOME
+from flows.defaults import HOME, STORE
 from flows.evaluation import evaluate_policy
 from flows.experiment import Experiment, Scale, load_experiment
+from flows.operation import read_operation
 from flows.progress import TrainingProgress
 from flows.summary import Summary, markdown, summarise_run
-from flows.train import Ending, Training
+from flows.train import Ending, Keep, Training
 from tasks.lanes import Lanes
 from tasks.provenance import provenance
-from tasks.runs import Run, known_runs, write_run
+from tasks.rebuild import restore
+from tasks.runs import Run, read_run, write_run
 from tasks.stage import Runtime
 from tasks.store import Store
 from tasks.tracking import Tracker, open_client
 
 PROGRESS_EVERY = 10
-STORE = HOME / ".starpo" / "store"
 
 
 def _train_run_name() -> str:
@@ -90,12 +92,19 @@ def evaluate(
     """
     place = Store(Path(store) if store else STORE)
     with place.writer(purpose=f"evaluating {policy}"), Lanes(workers=workers or 2) as lanes:
-        runtime = Runtime(store=place, lanes=lanes)
+        timeout_s = read_operation().stage_timeout_s
+        runtime = Runtime(store=place, lanes=lanes, timeout_s=timeout_s, restore=restore)
         return evaluate_policy(Path(policy), overrides or {}, runtime=runtime)
 
 
 def run_experiment(
-    experiment: Experiment, *, store: Store, workers: int, logger: logging.Logger
+    experiment: Experiment,
+    *,
+    store: Store,
+    workers: int,
+    logger: logging.Logger,
+    keep: Keep = Keep.ALL,
+    is_arm: bool = False,
 ) -> Summary:
     """Runs an experiment on a store: lock, workers, tracking, progress.
 
@@ -104,12 +113,15 @@ def run_experiment(
         store: Where outputs are kept.
         workers: Number of worker processes.
         logger: Receives progress where there is no terminal.
+        keep: Which policies stay in the store.
+        is_arm: Whether it belongs to a sweep, which holds the store and shows the progress.
     """
     started = time.perf_counter()
     total = experiment.train.iterations
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_terminal=False if is_arm else None)
+    hold = contextlib.nullcontext() if is_arm else store.writer(purpose="training")
     with (
-        store.writer(purpose=f"training {experiment.name}"),
+        hold,
         Lanes(workers=workers) as lanes,
         Tracker.open(
             HOME,
@@ -120,12 +132,13 @@ def run_experiment(
         ) as tracker,
         TrainingProgress(total, console=console, logger=logger) as progress,
     ):
-        runtime = Runtime(store=store, lanes=lanes)
+        timeout_s = read_operation().stage_timeout_s
+        runtime = Runtime(store=store, lanes=lanes, timeout_s=timeout_s, restore=restore)
 
         shown = create_progress_artifact(0.0, key="starpo-progress", description=experiment.name)
         assert isinstance(shown, UUID), "flows here are not asynchronous"  # noqa: S101
 
-        earlier = known_runs(HOME).get(experiment.digest)
+        earlier = read_run(HOME, experiment.digest)
         earlier_s = earlier.wall_s if earlier is not None else 0.0
 
         def note(ending: str, reason: str = "") -> None:
@@ -147,7 +160,7 @@ def run_experiment(
             if iteration % PROGRESS_EVERY == 0 or iteration == total:
                 update_progress_artifact(shown, 100.0 * iteration / max(total, 1))
 
-        outcome = Training(experiment, runtime, observe=observe).run()
+        outcome = Training(experiment, runtime, observe=observe, keep=keep).run()
         if outcome.report is not None:
             tracker.log_artifact(store.path(outcome.report), name="report.html")
         tracker.log_links({"policy": outcome.policy.digest, "commit": provenance()["commit"]})
@@ -164,4 +177,9 @@ def prepare() -> None:
 
 def default_workers(lanes: int) -> int:
     """As many workers as lanes, but no more than processor cores."""
-    return max(1, min(lanes, len(os.sched_getaffinity(0))))
+    return max(1, min(lanes, cores()))
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from flows.defaults import STORE
 from flows.server import services_url
 from tasks.store import Store
 from tasks.tracking import TrackedRun, tracked_runs
@@ -34,7 +35,7 @@ def read_status(root: Path, *, store: Path | None) -> Status:
         root: Holds `.starpo` and `mlruns`.
         store: Folder of the store; the checkout's own when None.
     """
-    place = Store(store or root / ".starpo" / "store")
+    place = Store(store or STORE)
     contents = place.contents()
     return Status(
         runs=tracked_runs(root)[:MAX_RUNS],

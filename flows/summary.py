@@ -25,6 +25,7 @@ class Summary(BaseModel):
     """What a run gave; JSON-ready, returned by the flow.
 
     Attributes:
+        digest: Of the experiment.
         final: Every metric's last value.
         curve: Held-out success by iteration.
     """
@@ -32,6 +33,7 @@ class Summary(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
+    digest: str
     rows: list[Row]
     ending: str
     reason: str
@@ -56,6 +58,7 @@ def summarise_run(
     store = runtime.store
     return Summary(
         name=experiment.name,
+        digest=experiment.digest,
         rows=_rows(before, after),
         ending=outcome.ending.value,
         reason=outcome.reason,

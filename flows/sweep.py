@@ -18,6 +18,17 @@ class Expectation(StrEnum):
     LOWER = "lower"
 
 
+class ScaleChanges(BaseModel):
+    """What a scale changes in a sweep."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base: dict[str, Any] = Field(default_factory=dict, description="Further changes of all arms.")
+    arms: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="By name, the arms that are defined otherwise."
+    )
+
+
 class SweepSettings(BaseModel):
     """A sweep as it stands in params.yaml."""
 
@@ -29,6 +40,11 @@ class SweepSettings(BaseModel):
         default=None, description="Number of the published finding that it tests."
     )
     base: dict[str, Any] = Field(default_factory=dict, description="Changes that all arms share.")
+    blocks: dict[str, dict[str, Any]] = Field(
+        default={"": {}},
+        min_length=1,
+        description="Every arm is run in each block, e.g. an environment, and compared there.",
+    )
     grid: dict[str, list[Any]] = Field(
         default_factory=dict, description="Arms: every combination of these values."
     )
@@ -36,32 +52,47 @@ class SweepSettings(BaseModel):
         default_factory=dict, description="Arms by name, where a grid does not serve."
     )
     reference: str = Field(description="Name of the arm that the others are compared with.")
-    metric: str = Field(default="evaluate/success", description="What is compared, at the end.")
+    metric: str = Field(
+        default="evaluate/success",
+        description="What is compared: a metric's last value, or curve/final, peak, area, drop.",
+    )
     expect: dict[str, Expectation] = Field(
         default_factory=dict, description="By arm: higher or lower than the reference."
     )
     seeds: int = Field(default=5, ge=2, description="Seeds 0 to seeds - 1.")
-    scales: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="Further changes at a scale."
+    scales: dict[Scale, ScaleChanges] = Field(
+        default_factory=dict, description="Changes at the scales beyond nano that it is defined at."
     )
 
     @model_validator(mode="after")
     def _check(self) -> "SweepSettings":
         if bool(self.grid) == bool(self.arms):
             raise ValueError("give `grid` or `arms`, one of the two")
-        names = arm_changes(self)
-        for name in (self.reference, *self.expect):
-            if name not in names:
-                raise ValueError(f"no arm `{name}`; the arms are {', '.join(names)}")
+        known = list(arm_changes(self))
+        for changes in self.scales.values():
+            if not set(changes.arms) <= set(self.arms):
+                raise ValueError(f"a scale may change the arms {', '.join(self.arms) or 'none'}")
+        if self.reference not in known:
+            raise ValueError(f"no arm `{self.reference}`; the arms are {', '.join(known)}")
+        known = [arm_name(block, arm) for block in self.blocks for arm in known]
+        for name in self.expect:
+            if name not in known:
+                raise ValueError(f"no arm `{name}`; the arms are {', '.join(known)}")
         return self
 
 
+def arm_name(block: str, arm: str) -> str:
+    """Name of an arm in a block: both, separated by a space; the arm's own where all are one."""
+    return f"{block} {arm}".strip()
+
+
 class Arm(BaseModel):
-    """One arm: its name and the overrides that make it."""
+    """One arm: its name, the arm that it is compared with, and the overrides that make it."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
+    reference: str
     overrides: dict[str, Any]
 
     def experiment(self, *, seed: int, scale: Scale) -> Experiment:
@@ -80,10 +111,10 @@ class Sweep(BaseModel):
     arms: list[Arm]
 
 
-def arm_changes(settings: SweepSettings) -> dict[str, dict[str, Any]]:
+def arm_changes(settings: SweepSettings, *, scale: Scale = Scale.NANO) -> dict[str, dict[str, Any]]:
     """What each arm changes, by its stable name: for a grid, its values joined by spaces."""
     if settings.arms:
-        return dict(settings.arms)
+        return {**settings.arms, **settings.scales.get(scale, ScaleChanges()).arms}
     keys = list(settings.grid)
     return {
         " ".join(str(value) for value in values): dict(zip(keys, values, strict=True))
@@ -96,24 +127,42 @@ def sweep_names() -> list[str]:
     return list(read_params()["sweeps"])
 
 
-def load_sweep(name: str, *, scale: Scale = Scale.NANO) -> Sweep:
-    """A sweep with its arms, each checked as an experiment.
+def load_definition(name: str) -> SweepSettings:
+    """A sweep as params.yaml defines it.
 
     Raises:
-        ExperimentError: An unknown name, a bad definition, or an arm with a bad setting.
+        ExperimentError: An unknown name, or a bad definition.
     """
     sweeps = read_params()["sweeps"]
     if name not in sweeps:
         raise ExperimentError(f"unknown sweep `{name}`\nhint: known are {', '.join(sweeps)}")
     try:
-        settings = SweepSettings.model_validate(sweeps[name])
+        return SweepSettings.model_validate(sweeps[name])
     except ValidationError as error:
         text = "; ".join(str(item["msg"]) for item in error.errors())
         raise ExperimentError(f"sweep `{name}` of params.yaml: {text}") from error
-    shared = {**settings.base, **settings.scales.get(scale, {})}
+
+
+def load_sweep(name: str, *, scale: Scale = Scale.NANO) -> Sweep:
+    """A sweep with its arms, each checked as an experiment.
+
+    Raises:
+        ExperimentError: An unknown name, a bad definition, a scale that it is not defined at, or an
+            arm with a bad setting.
+    """
+    settings = load_definition(name)
+    if scale is not Scale.NANO and scale not in settings.scales:
+        known = ", ".join([Scale.NANO, *settings.scales])
+        raise ExperimentError(f"sweep `{name}` is not defined at scale `{scale}`\nhint: {known}")
+    shared = {**settings.base, **settings.scales.get(scale, ScaleChanges()).base}
     arms = [
-        Arm(name=arm, overrides={**shared, **changes})
-        for arm, changes in arm_changes(settings).items()
+        Arm(
+            name=arm_name(block, arm),
+            reference=arm_name(block, settings.reference),
+            overrides={**shared, **common, **changes},
+        )
+        for block, common in settings.blocks.items()
+        for arm, changes in arm_changes(settings, scale=scale).items()
     ]
     for arm in arms:
         arm.experiment(seed=0, scale=scale)
@@ -127,7 +176,7 @@ def published_findings() -> dict[int, str]:
 
 
 def chosen_arms(sweep: Sweep, names: list[str] | None) -> list[Arm]:
-    """The arms of these names, the reference arm always among them.
+    """The arms of these names, and the arms that they are compared with.
 
     Raises:
         ExperimentError: There is no such arm.
@@ -140,4 +189,5 @@ def chosen_arms(sweep: Sweep, names: list[str] | None) -> list[Arm]:
             raise ExperimentError(
                 f"sweep `{sweep.name}` has no arm `{name}`\nhint: its arms are {', '.join(known)}"
             )
-    return [arm for arm in sweep.arms if arm.name in {*names, sweep.settings.reference}]
+    wanted = {*names, *(known[name].reference for name in names)}
+    return [arm for arm in sweep.arms if arm.name in wanted]

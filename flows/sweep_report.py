@@ -1,280 +1,77 @@
-"""What a sweep found: arms with intervals, comparisons, the verdict; as Markdown, JSON, Parquet."""
+"""A sweep's result for people: a page, Markdown, a figure, a table in the terminal."""
 
-import json
-import math
-import shutil
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-from pydantic import BaseModel, ConfigDict
+from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from flows.summary import Summary
-from flows.sweep import Expectation, Sweep, load_sweep, published_findings, sweep_names
-from models.folder import OPTIMISER
-from tasks.provenance import provenance
-from tasks.statistics import compare_arms, mean_interval, summarise_curve
+from flows.sweep_result import ArmRow, CurvePoint, SweepResult
+from tasks.charts import Bar, Curve, Point, interval_chart, line_chart, sheet
+from tasks.pages import flatten, render
+
+HEADER = ("arm", "seeds", "mean", "difference", "p (Holm)", "detectable", "peak", "area", "drop")
 
 
-class Verdict(StrEnum):
-    """What became of the hypothesis."""
-
-    REPRODUCED = "reproduced"
-    CONTRADICTED = "contradicted"
-    NOT_DISTINGUISHABLE = "not distinguishable"
-    NOT_RUN = "not run"
-
-
-class ArmRow(BaseModel):
-    """One arm: its mean over seeds, and its difference from the reference arm.
-
-    Attributes:
-        low: Lower end of the mean's 95 % interval over seeds; None for a single seed.
-        difference: None for the reference arm, and where no seed is shared.
-        distinguishable: Whether the interval corrected for the number of arms leaves 0 out.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    arm: str
-    seeds: int
-    mean: float
-    low: float | None
-    high: float | None
-    peak: float
-    area: float
-    collapse: float | None
-    difference: float | None = None
-    difference_low: float | None = None
-    difference_high: float | None = None
-    p_value: float | None = None
-    distinguishable: bool | None = None
-
-
-class SweepResult(BaseModel):
-    """Everything that a sweep found; JSON-ready."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    scale: str
-    hypothesis: str
-    published: str
-    metric: str
-    reference: str
-    verdict: Verdict
-    arms: list[ArmRow]
-    values: dict[str, dict[int, float]]
-    failed: dict[str, str]
-    provenance: dict[str, Any]
-
-
-def judged(
-    sweep: Sweep,
-    summaries: Mapping[str, Mapping[int, Summary]],
-    *,
-    failed: Mapping[str, str],
-) -> SweepResult:
-    """Compares the arms of a sweep and judges its hypothesis.
-
-    Args:
-        sweep: The sweep.
-        summaries: Of the finished runs, by arm and seed.
-        failed: Why the others failed, by arm and seed in words.
-    """
-    settings = sweep.settings
-    values = {
-        arm: {seed: run.final[settings.metric] for seed, run in runs.items()}
-        for arm, runs in summaries.items()
-    }
-    has_reference = settings.reference in values
-    compared = compare_arms(values, reference=settings.reference) if has_reference else {}
-    rows = []
-    for arm, numbers in values.items():
-        interval = mean_interval(list(numbers.values()))
-        curves = [summarise_curve(run.curve) for run in summaries[arm].values()]
-        collapses = [curve.collapse for curve in curves if curve.collapse is not None]
-        row: dict[str, Any] = {
-            "arm": arm,
-            "seeds": len(numbers),
-            "mean": interval.mean,
-            "low": _finite(interval.low),
-            "high": _finite(interval.high),
-            "peak": sum(curve.peak for curve in curves) / len(curves),
-            "area": sum(curve.area for curve in curves) / len(curves),
-            "collapse": sum(collapses) / len(collapses) if collapses else None,
-        }
-        if arm in compared:
-            found = compared[arm]
-            row |= {
-                "difference": found.difference.mean,
-                "difference_low": _finite(found.corrected.low),
-                "difference_high": _finite(found.corrected.high),
-                "p_value": found.p_value,
-                "distinguishable": found.is_distinguishable,
-            }
-        rows.append(ArmRow(**row))
-    return SweepResult(
-        name=sweep.name,
-        scale=sweep.scale,
-        hypothesis=settings.hypothesis,
-        published=settings.published,
-        metric=settings.metric,
-        reference=settings.reference,
-        verdict=_verdict(rows, settings.expect),
-        arms=rows,
-        values=values,
-        failed=dict(failed),
-        provenance=dict(provenance()),
-    )
-
-
-def _verdict(rows: list[ArmRow], expect: Mapping[str, Expectation]) -> Verdict:
-    """Reproduced when every arm that the hypothesis speaks of lies where it says."""
-    by_name = {row.arm: row for row in rows if row.difference is not None}
-    if not expect or any(arm not in by_name for arm in expect):
-        return Verdict.NOT_RUN
-    signs = {arm: _sign(by_name[arm]) for arm in expect}
-    wanted = {arm: 1 if way is Expectation.HIGHER else -1 for arm, way in expect.items()}
-    if any(signs[arm] == -wanted[arm] for arm in expect):
-        return Verdict.CONTRADICTED
-    if all(signs[arm] == wanted[arm] for arm in expect):
-        return Verdict.REPRODUCED
-    return Verdict.NOT_DISTINGUISHABLE
-
-
-def _sign(row: ArmRow) -> int:
-    """Where the arm lies, seen from the reference arm; 0 when that cannot be told."""
-    if not row.distinguishable or row.difference is None:
-        return 0
-    return 1 if row.difference > 0 else -1
-
-
-def write_results(result: SweepResult, folder: Path) -> None:
-    """Writes what was found for people and programs.
-
-    `NAME.md` to read, `NAME.json` with everything, `NAME.metrics.json` with the arms' means for
-    DVC, `NAME.parquet` with one row per arm and seed.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+def write_report(result: SweepResult, folder: Path) -> None:
+    """Writes `NAME.html`, `NAME.md` and `NAME.svg`; the same result gives the same bytes."""
+    report_path(folder, result.name).write_text(render("sweep.html", page_of(result)))
     (folder / f"{result.name}.md").write_text(markdown(result) + "\n")
-    content = json.dumps(result.model_dump(mode="json"), indent=1, sort_keys=True)
-    (folder / f"{result.name}.json").write_text(content + "\n")
-    means = {row.arm: {"mean": row.mean, "difference": row.difference} for row in result.arms}
-    metrics = json.dumps({"verdict": result.verdict, "arms": means}, indent=1, sort_keys=True)
-    (folder / f"{result.name}.metrics.json").write_text(metrics + "\n")
-    rows = [
-        {"sweep": result.name, "scale": result.scale, "arm": arm, "seed": seed, "value": value}
-        for arm, numbers in result.values.items()
-        for seed, value in numbers.items()
-    ]
-    pl.DataFrame(rows).write_parquet(folder / f"{result.name}.parquet")
+    (folder / f"{result.name}.svg").write_text(sheet(_charts(result), label=result.hypothesis))
 
 
-def pin_policies(name: str, summaries: Mapping[str, Mapping[int, Summary]], folder: Path) -> None:
-    """Copies the final policies to `folder/NAME/ARM/seed-N`, for DVC to keep; no optimiser state.
-
-    Args:
-        name: Of the sweep.
-        summaries: Of its runs, by arm and seed.
-        folder: Holds the checkpoints of all sweeps.
-    """
-    target = folder / name
-    if target.exists():
-        shutil.rmtree(target)
-    target.mkdir(parents=True)
-    for arm, runs in summaries.items():
-        for seed, run in runs.items():
-            place = target / arm.replace(" ", "_") / f"seed-{seed}"
-            shutil.copytree(run.policy, place, ignore=shutil.ignore_patterns(OPTIMISER.name))
+def report_path(folder: Path, name: str) -> Path:
+    """Where the page of a sweep lies."""
+    return folder / f"{name}.html"
 
 
-class FindingRow(BaseModel):
-    """One published finding and what became of it here."""
-
-    model_config = ConfigDict(frozen=True)
-
-    number: int
-    finding: str
-    sweep: str
-    verdict: Verdict
-
-
-def judged_findings(folder: Path) -> list[FindingRow]:
-    """Every published finding with the verdict of its sweep's last results.
-
-    Args:
-        folder: Holds the results of the sweeps.
-    """
-    tested = {}
-    for name in sweep_names():
-        number = load_sweep(name).settings.finding
-        if number is not None:
-            tested[number] = name
-    rows = []
-    for number, text in published_findings().items():
-        path = folder / f"{tested.get(number, '')}.json"
-        run = number in tested and path.exists()
-        verdict = Verdict(json.loads(path.read_text())["verdict"]) if run else Verdict.NOT_RUN
-        sweep = tested.get(number, "")
-        rows.append(FindingRow(number=number, finding=text, sweep=sweep, verdict=verdict))
-    return rows
-
-
-def print_findings(rows: list[FindingRow], *, console: Console) -> None:
-    """Prints the findings as one table."""
-    table = Table(title="published findings", title_justify="left")
-    for name in ("", "finding", "sweep", "verdict"):
-        table.add_column(name)
-    for row in rows:
-        table.add_row(str(row.number), row.finding, row.sweep or "none yet", row.verdict)
-    console.print(table)
-
-
-HEADER = ("arm", "seeds", "mean", "difference", "p (Holm)", "peak", "area", "collapse")
-
-
-def cells(row: ArmRow, *, reference: str) -> list[str]:
-    """The texts of an arm's line."""
-    difference, p_value = "not compared", ""
-    if row.arm == reference:
-        difference = "reference"
-    elif row.difference is not None:
-        difference = f"{row.difference:+.3f} {_interval(row.difference_low, row.difference_high)}"
-        difference += "" if row.distinguishable else " not distinguishable"
-        p_value = f"{row.p_value:.3f}"
-    collapse = "none" if row.collapse is None else f"{row.collapse:.0f}"
-    mean = f"{row.mean:.3f} {_interval(row.low, row.high)}"
-    numbers = [f"{row.peak:.3f}", f"{row.area:.3f}", collapse]
-    return [row.arm, str(row.seeds), mean, difference, p_value, *numbers]
+def page_of(result: SweepResult) -> dict[str, Any]:
+    """Everything that the page shows."""
+    return {
+        "name": result.name,
+        "scale": result.scale,
+        "finding": result.finding,
+        "hypothesis": result.hypothesis,
+        "verdict": result.verdict.value,
+        "reach": _reach(result),
+        "measured": _measured(result),
+        "published": result.published,
+        "failed": [f"{name}: {why}" for name, why in result.failed.items()],
+        "header": HEADER,
+        "rows": [cells(row) for row in result.arms],
+        "charts": [(caption, Markup(svg)) for caption, svg in _charts(result)],  # noqa: S704 - our own SVG, texts escaped
+        "legend": any(row.reference != row.arm for row in result.arms),
+        "command": _command(result),
+        "provenance": flatten(result.provenance),
+        "seeds": [
+            (arm, [f"{seed}: {value:.3f}" for seed, value in numbers.items()])
+            for arm, numbers in result.values.items()
+        ],
+    }
 
 
 def markdown(result: SweepResult) -> str:
     """The result as Markdown."""
-    rule = "|".join("---" for _ in HEADER)
     lines = [
         f"# {result.name} ({result.scale})",
         "",
-        f"{result.hypothesis} **{result.verdict.capitalize()}.**",
+        f"{result.hypothesis} **{result.verdict.capitalize()}.** {_reach(result)}",
         "",
-        f"`{result.metric}` at the end of training. Means over seeds with 95 % intervals (Student);"
-        " differences are paired by seed, their intervals corrected for the number of arms (Holm).",
+        _measured(result),
         "",
         f"| {' | '.join(HEADER)} |",
-        f"|{rule}|",
+        f"|{'|'.join('---' for _ in HEADER)}|",
+        *(f"| {' | '.join(cells(row))} |" for row in result.arms),
     ]
-    for row in result.arms:
-        lines.append(f"| {' | '.join(cells(row, reference=result.reference))} |")
     if result.published:
         lines += ["", f"Published: {result.published}"]
     if result.failed:
         lines += ["", "Failed:", *(f"- {name}: {why}" for name, why in result.failed.items())]
     facts = result.provenance
-    lines += ["", f"Commit {facts['commit']}{' (changed)' if facts.get('dirty') else ''}."]
+    changed = " (changed)" if facts["dirty"] else ""
+    lines += ["", f"`{_command(result)}` at commit {facts['commit']}{changed}, {facts['machine']}."]
     return "\n".join(lines)
 
 
@@ -284,15 +81,80 @@ def print_result(result: SweepResult, *, console: Console) -> None:
     for name in HEADER:
         table.add_column(name)
     for row in result.arms:
-        table.add_row(*cells(row, reference=result.reference))
+        table.add_row(*cells(row))
     console.print(table)
-    console.print(f"{result.hypothesis} [bold]{result.verdict}[/bold]")
+    console.print(f"{result.hypothesis} [bold]{result.verdict}[/bold]. {_reach(result)}")
     for name, why in result.failed.items():
         console.print(f"[red]failed[/red] {name}: {why}", soft_wrap=True)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def cells(row: ArmRow) -> list[str]:
+    """The texts of an arm's line."""
+    difference = p_value = detectable = ""
+    if row.arm == row.reference:
+        difference = "reference"
+    elif row.difference is None:
+        difference = "not compared"
+    else:
+        difference = f"{row.difference:+.3f} {_interval(row.difference_low, row.difference_high)}"
+        difference += "" if row.distinguishable else " not distinguishable"
+        p_value = f"{row.p_value:.3f}"
+        detectable = "" if row.detectable is None else f"{row.detectable:.3f}"
+    mean = f"{row.mean:.3f} {_interval(row.low, row.high)}"
+    numbers = [f"{row.peak:.3f}", f"{row.area:.3f}", f"{row.drop:.3f}"]
+    return [row.arm, str(row.seeds), mean, difference, p_value, detectable, *numbers]
+
+
+def _measured(result: SweepResult) -> str:
+    return (
+        f"Compared is `{result.metric}`. Means over seeds with 95 % intervals (Student); "
+        "differences are paired by seed, their intervals corrected for the number of comparisons "
+        "(Holm). Peak, area and drop are of the curve of held-out success."
+    )
+
+
+def _reach(result: SweepResult) -> str:
+    seeds = max((row.seeds for row in result.arms), default=0)
+    if result.detectable is None:
+        return f"{seeds} seeds an arm: no comparison has an interval."
+    return (
+        f"{seeds} seeds an arm: a difference of {result.detectable:.3f} would have been told from "
+        "0 in every comparison in four of five such studies."
+    )
+
+
+def _command(result: SweepResult) -> str:
+    scale = "" if result.scale == "nano" else f" --scale {result.scale}"
+    seeds = max((row.seeds for row in result.arms), default=0)
+    return f"starpo sweep {result.name}{scale} --seeds {seeds}"
+
+
+def _charts(result: SweepResult) -> list[tuple[str, str]]:
+    """Caption and drawing: all arms by mean, then each arm's curve beside its reference's."""
+    metric = result.metric
+    bars = [
+        Bar(row.arm, row.mean, row.low, row.high, "second" if row.arm == row.reference else "main")
+        for row in result.arms
+    ]
+    charts = [(f"{metric}, mean over seeds", interval_chart(bars, label=metric))] if bars else []
+    for row in result.arms:
+        if row.arm == row.reference or row.reference not in result.curves:
+            continue
+        curves = [
+            _curve(name, result.curves, role)
+            for name, role in ((row.reference, "second"), (row.arm, "main"))
+        ]
+        caption = f"{row.arm} against {row.reference}: held-out success by iteration"
+        charts.append((caption, line_chart(curves, label=caption)))
+    return charts
+
+
+def _curve(name: str, curves: Mapping[str, list[CurvePoint]], role: str) -> Curve:
+    points = [
+        Point(x=point.iteration, y=point.mean, low=point.low, high=point.high)
+        for point in curves[name]
+    ]
+    return Curve(name=name, points=points, role=role, dots=True)
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -1,6 +1,7 @@
-"""The Prefect flow `starpo/sweep`: every arm with every seed, one training run after another."""
+"""The Prefect flow `starpo/sweep`: every arm with every seed, then intervals and a verdict."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -10,13 +11,20 @@ from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from flows.defaults import HOME
+from flows.arms import ArmRun, Place, run_arms
+from flows.checkpoints import pin_policies
+from flows.defaults import HOME, STORE
 from flows.experiment import Scale
-from flows.starpo import train
+from flows.operation import read_operation
+from flows.progress import SweepProgress
+from flows.starpo import cores, default_workers
 from flows.summary import Summary
 from flows.sweep import Arm, Sweep, chosen_arms, load_sweep, sweep_names
-from flows.sweep_report import judged, markdown, pin_policies, write_results
-from tasks.runs import known_runs
+from flows.sweep_report import markdown, write_report
+from flows.sweep_result import judged, save_result
+from flows.sweep_tracking import track_sweep
+from tasks.runs import read_run
+from tasks.store import Store
 
 SweepName = StrEnum("SweepName", {name: name for name in sweep_names()})  # type: ignore[misc]
 
@@ -44,6 +52,9 @@ def sweep(
     scale: Scale = Scale.NANO,
     seeds: int | None = None,
     arms: list[str] | None = None,
+    place: Place = Place.HERE,
+    parallel: int | None = None,
+    ray_address: str | None = None,
     store: str | None = None,
     workers: int | None = None,
 ) -> dict[str, Any]:
@@ -54,53 +65,90 @@ def sweep(
         scale: Size of policy and budgets.
         seeds: Number of seeds; the sweep's own when not given.
         arms: Only these arms, and the reference arm.
+        place: Where arms run: `here` one after another, in `processes`, or on `ray`.
+        parallel: Arms at a time in processes or on Ray; as many as cores when not given.
+        ray_address: Address of a Ray cluster; Ray is started on this machine when not given.
         store: Folder of the store; the checkout's own when not given.
-        workers: Processes that compute lanes; changes no result.
+        workers: Processes that compute an arm's lanes; changes no result.
 
     Returns:
-        The `SweepResult` as JSON.
+        The `SweepResult` as JSON, and the numbers of stages executed and reused.
     """
     loaded = load_sweep(str(sweep), scale=scale)
+    held = Store(Path(store) if store else STORE)
+    if place is Place.HERE:
+        parallel, workers = 1, workers or default_workers(2)
+    else:
+        parallel, workers = parallel or cores(), workers or 1
+    chosen = chosen_arms(loaded, arms)
+    runs = [
+        ArmRun(
+            sweep=loaded.name,
+            arm=arm.name,
+            seed=seed,
+            overrides={**arm.overrides, "seed": seed},
+            scale=scale,
+            store=str(held.root),
+            workers=workers,
+        )
+        for seed in range(seeds or loaded.settings.seeds)
+        for arm in chosen
+    ]
     logger = get_run_logger()
-    summaries: dict[str, dict[int, Summary]] = {}
+    found: dict[tuple[str, int], Summary] = {}
     failed: dict[str, str] = {}
-    num_executed = num_reused = 0
-    for seed in range(seeds or loaded.settings.seeds):
-        for arm in chosen_arms(loaded, arms):
-            state = train(
-                overrides={**arm.overrides, "seed": seed},
-                scale=scale,
-                store=store,
-                workers=workers,
-                return_state=True,
-            )
+    console = Console(stderr=True)
+    with (
+        held.writer(purpose=f"the sweep {loaded.name}"),
+        SweepProgress(loaded.name, len(runs), console=console, logger=logger) as progress,
+    ):
+        for run, state in run_arms(
+            runs,
+            place=place,
+            parallel=parallel,
+            operation=read_operation(),
+            ray_address=ray_address,
+        ):
             if state.is_completed():
-                summary = Summary.model_validate(state.result())
-                summaries.setdefault(arm.name, {})[seed] = summary
-                num_executed += summary.num_executed
-                num_reused += summary.num_reused
+                found[run.arm, run.seed] = Summary.model_validate(state.result())
             else:
-                failed[f"{arm.name}, seed {seed}"] = str(state.message)
-                logger.error("arm `%s`, seed %s failed: %s", arm.name, seed, state.message)
+                failed[run.title] = str(state.message)
+                logger.error("arm %s failed: %s", run.title, state.message)
+            progress.ended(run.title)
+    summaries = in_order(runs, found)
+    failed = {run.title: failed[run.title] for run in runs if run.title in failed}
     result = judged(loaded, summaries, failed=failed)
     create_markdown_artifact(key="starpo-sweep", markdown=markdown(result))
-    write_results(result, HOME / "results")
+    save_result(result, HOME / "results")
+    write_report(result, HOME / "results")
     pin_policies(result.name, summaries, HOME / "checkpoints")
+    track_sweep(HOME, loaded, result, summaries)
     return {
         **result.model_dump(mode="json"),
-        "num_executed": num_executed,
-        "num_reused": num_reused,
+        "num_executed": sum(summary.num_executed for summary in found.values()),
+        "num_reused": sum(summary.num_reused for summary in found.values()),
     }
+
+
+def in_order(
+    runs: list[ArmRun], found: dict[tuple[str, int], Summary]
+) -> dict[str, dict[int, Summary]]:
+    """Summaries by arm and seed, in the order of the plan, whatever ended first."""
+    ordered: dict[str, dict[int, Summary]] = {}
+    for run in runs:
+        if (run.arm, run.seed) in found:
+            ordered.setdefault(run.arm, {})[run.seed] = found[run.arm, run.seed]
+    by_plan = list(dict.fromkeys(run.arm for run in runs))
+    return {arm: ordered[arm] for arm in by_plan if arm in ordered}
 
 
 def plan(sweep: Sweep, *, seeds: int | None, arms: list[str] | None) -> list[PlannedRun]:
     """The training runs of a sweep, and which of them were finished before."""
-    runs = known_runs(HOME)
     chosen: list[Arm] = chosen_arms(sweep, arms)
     planned = []
     for seed in range(seeds or sweep.settings.seeds):
         for arm in chosen:
-            run = runs.get(arm.experiment(seed=seed, scale=sweep.scale).digest)
+            run = read_run(HOME, arm.experiment(seed=seed, scale=sweep.scale).digest)
             finished = run is not None and run.ending != "running"
             wall_s = run.wall_s if run is not None else 0.0
             planned.append(PlannedRun(arm=arm.name, seed=seed, finished=finished, wall_s=wall_s))

@@ -11,16 +11,14 @@ from pathlib import Path
 
 from flows.adaptive_kl import kl_coefficient
 from flows.experiment import Experiment
+from flows.sampling import sample
 from flows.stop import stop_reason
 from models.settings import KLTerm, LossSettings
 from tasks.advantage import AdvantageJobSettings, advantage
 from tasks.diagnose import DiagnoseJobSettings, diagnose
 from tasks.evaluate import EvaluateJobSettings, evaluate
-from tasks.filter import filter_stage
 from tasks.policy import adopt_policy
-from tasks.refill import RefillJobSettings, refill
 from tasks.report import ReportSettings, report
-from tasks.rollout import RolloutJobSettings, rollout
 from tasks.stage import Record, Runtime
 from tasks.store import Reference
 from tasks.update import UpdateJobSettings, update
@@ -38,6 +36,17 @@ class Ending(StrEnum):
     """A stop rule ended it; `Outcome.reason` says which."""
 
 
+class Keep(StrEnum):
+    """Which policies between the first and the last stay in the store."""
+
+    ALL = "all"
+    """Each one; `starpo gc` can remove them later."""
+    EVALUATED = "evaluated"
+    """Those that were evaluated; the others can be made again from the shards."""
+    ENDS = "ends"
+    """None."""
+
+
 @dataclass
 class Outcome:
     """What an experiment gave.
@@ -47,6 +56,7 @@ class Outcome:
         history: Metrics of each iteration by iteration.
         first: The policy that training started from.
         policy: The last policy.
+        policies: The policy that each iteration made, with its stage's address.
         report: The report page.
     """
 
@@ -54,7 +64,7 @@ class Outcome:
     policy: Reference
     evaluations: dict[int, Record] = field(default_factory=dict)
     history: dict[int, dict[str, float]] = field(default_factory=dict)
-    trajectories: dict[int, Reference] = field(default_factory=dict)
+    policies: list[tuple[str, Reference]] = field(default_factory=list)
     ending: Ending = Ending.FINISHED
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -88,10 +98,19 @@ class Training:
         experiment: What to run.
         runtime: Store and lanes.
         observe: Called after each iteration with its metrics, in order.
+        keep: Which policies stay in the store; changes no result.
     """
 
-    def __init__(self, experiment: Experiment, runtime: Runtime, *, observe: Observer) -> None:
-        self.experiment, self.runtime, self.observe = experiment, runtime, observe
+    def __init__(
+        self,
+        experiment: Experiment,
+        runtime: Runtime,
+        *,
+        observe: Observer,
+        keep: Keep = Keep.ALL,
+    ) -> None:
+        self.experiment, self.runtime = experiment, runtime
+        self.observe, self.keep = observe, keep
 
     def run(self) -> Outcome:
         """Trains to the end, or to a stop rule."""
@@ -107,6 +126,7 @@ class Training:
             if iteration == 0:
                 outcome.warnings += first_warnings(metrics)
             outcome.history[iteration] = metrics
+            self._collect(outcome, iteration - 1)
             self.observe(iteration, metrics)
             reason = stop_reason(list(outcome.history.values()), self.experiment.stop)
             if reason is not None:
@@ -139,9 +159,7 @@ class Training:
     def _iterate(self, outcome: Outcome, iteration: int) -> dict[str, float]:
         experiment, runtime, seed = self.experiment, self.runtime, self.experiment.seed
         number = f"{iteration:04d}"
-        records = self._sample(outcome, iteration)
-        trajectories = records[-1].outputs.get("trajectories", records[0].outputs["trajectories"])
-        groups = records[-1].outputs["groups"]
+        sampled = sample(experiment, runtime, policy=outcome.policy, iteration=iteration)
         loss = self._loss(outcome)
         kl_in_reward = KLTerm(coefficient=loss.kl_coefficient, estimator=loss.kl_estimator)
         estimated = advantage(
@@ -154,14 +172,14 @@ class Training:
             ),
             inputs={
                 "policy": outcome.policy,
-                "trajectories": trajectories,
-                "groups": groups,
+                "trajectories": sampled.trajectories,
+                "groups": sampled.groups,
                 **({"reference": outcome.first} if loss.kl_in_reward else {}),
             },
             seed=seed,
             label=f"advantage {number}",
         )
-        records.append(estimated)
+        records = [*sampled.records, estimated]
         if iteration % experiment.train.diagnose_every == 0:
             records.append(
                 diagnose(
@@ -171,7 +189,7 @@ class Training:
                     ),
                     inputs={
                         "policy": outcome.policy,
-                        "trajectories": trajectories,
+                        "trajectories": sampled.trajectories,
                         "advantages": estimated.outputs["advantages"],
                     },
                     seed=seed,
@@ -189,7 +207,7 @@ class Training:
             ),
             inputs={
                 "policy": outcome.policy,
-                "trajectories": trajectories,
+                "trajectories": sampled.trajectories,
                 "advantages": estimated.outputs["advantages"],
                 **({"reference": outcome.first} if loss.kl_in_loss else {}),
             },
@@ -197,66 +215,21 @@ class Training:
             label=f"update {number}",
         )
         records.append(updated)
-        outcome.trajectories[iteration] = trajectories
         outcome.policy = updated.outputs["policy"]
+        outcome.policies.append((updated.address, outcome.policy))
         metrics = {name: value for record in records for name, value in record.metrics.items()}
         if loss.kl_coefficient:
             metrics["update/kl_coefficient"] = loss.kl_coefficient
         return metrics
 
-    def _sample(self, outcome: Outcome, iteration: int) -> list[Record]:
-        """Rollout and filter, again with `filter.refills` until enough groups are kept.
-
-        Returns:
-            Records of the stages; the last one has the groups that the update learns from, and the
-            trajectories behind them unless they are all in the first one's.
-        """
-        experiment, runtime, seed = self.experiment, self.runtime, self.experiment.seed
-        played: list[Record] = []
-        chosen: list[Record] = []
-        kept = 0
-        for round_ in range(experiment.filter.refills + 1):
-            number = f"{iteration:04d}" + (f" round {round_}" if round_ else "")
-            played.append(
-                rollout(
-                    runtime,
-                    settings=RolloutJobSettings(
-                        environment=experiment.env,
-                        rollout=experiment.rollout,
-                        iteration=iteration,
-                        round=round_,
-                    ),
-                    inputs={"policy": outcome.policy},
-                    seed=seed,
-                    label=f"rollout {number}",
-                )
-            )
-            chosen.append(
-                filter_stage(
-                    runtime,
-                    settings=experiment.filter,
-                    inputs={"trajectories": played[-1].outputs["trajectories"]},
-                    seed=seed,
-                    label=f"filter {number}",
-                )
-            )
-            kept += int(chosen[-1].metrics["filter/kept"])
-            if kept >= experiment.rollout.groups:
-                break
-        if len(played) == 1:
-            return [*played, *chosen]
-        inputs = {}
-        for index, (rows, groups) in enumerate(zip(played, chosen, strict=True)):
-            inputs[f"trajectories_{index}"] = rows.outputs["trajectories"]
-            inputs[f"groups_{index}"] = groups.outputs["groups"]
-        joined = refill(
-            runtime,
-            settings=RefillJobSettings(num_groups=experiment.rollout.groups, rounds=len(played)),
-            inputs=inputs,
-            seed=seed,
-            label=f"refill {iteration:04d}",
+    def _collect(self, outcome: Outcome, iteration: int) -> None:
+        """Removes the policy that an iteration made, once the next iteration is done with it."""
+        kept = self.keep is Keep.ALL or (
+            self.keep is Keep.EVALUATED and iteration + 1 in outcome.evaluations
         )
-        return [played[0], chosen[0], joined]  # further rounds only add to what is learned from
+        if not kept and iteration >= 0:
+            address, policy = outcome.policies[iteration]
+            self.runtime.store.collect(policy, made_by=address)
 
     def _loss(self, outcome: Outcome) -> LossSettings:
         """The loss with the KL coefficient of this iteration."""

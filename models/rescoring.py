@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.decoder import DecoderConfig
 from models.errors import TrainingDataError
-from models.lane_work import Run
+from models.lane_work import Run, deal, undeal
 from models.log_probs import packed_log_probs
 from models.policy import build_decoder
 from models.settings import LossSettings
@@ -93,15 +93,11 @@ def with_needed_log_probs(
     rescored = list(sequences)
 
     def log_probs(parameters: Parameters) -> list[NDArray[np.float32]]:
-        lanes = [rescored[lane::num_lanes] for lane in range(min(num_lanes, len(rescored)))]
-        results = run(
-            rescore,
-            [RescoringJob(config, parameters, lane, temperature, micro_tokens) for lane in lanes],
-        )
-        rows = [np.empty(0, dtype=np.float32)] * len(rescored)
-        for index, result in enumerate(results):
-            rows[index::num_lanes] = result
-        return rows
+        jobs = [
+            RescoringJob(config, parameters, lane, temperature, micro_tokens)
+            for lane in deal(rescored, num_lanes)
+        ]
+        return undeal(run(rescore, jobs))
 
     if loss.importance_cap is not None:
         rows = log_probs(current)

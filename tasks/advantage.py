@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from models.lane_work import deal, undeal
 from models.settings import KLTerm
 from tasks.estimates import AdvantageSettings, Estimates, cut_episodes, estimate_advantages
 from tasks.filter_rules import LossScaling, loss_scale
@@ -153,9 +154,5 @@ def _kl_costs(
 def _values(
     rows: pa.Table, policy: Path, *, lanes: Lanes, num_lanes: int
 ) -> list[NDArray[np.float32]]:
-    tokens = rows_of(rows, "tokens")
-    payloads = [ValuePayload(policy, tokens[lane::num_lanes]) for lane in range(num_lanes)]
-    found: list[NDArray[np.float32]] = [np.empty(0, dtype=np.float32)] * len(tokens)
-    for lane, values in enumerate(lanes.map(value_lane, payloads)):
-        found[lane::num_lanes] = values
-    return found
+    payloads = [ValuePayload(policy, lane) for lane in deal(rows_of(rows, "tokens"), num_lanes)]
+    return undeal(lanes.map(value_lane, payloads))

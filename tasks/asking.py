@@ -17,8 +17,9 @@ from pydantic import BaseModel, ValidationError
 
 from models.estimators import GroupEstimator, group_advantages
 from tasks.advantage import kept_rows
+from tasks.episodes import Episodes
 from tasks.errors import SettingsError
-from tasks.estimates import AdvantageSettings, Episodes, estimate_advantages
+from tasks.estimates import AdvantageSettings, estimate_advantages
 from tasks.filter import filter_groups
 from tasks.filter_rules import FilterSettings
 from tasks.shards import Kind, read_shard, rows_of

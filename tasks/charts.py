@@ -1,13 +1,17 @@
-"""Line charts as SVG text: small, deterministic, readable in light and dark, values on hover."""
+"""Charts as SVG text: small, deterministic, readable in light and dark, values on hover."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 WIDTH, HEIGHT = 420, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 26
 NUM_TICKS = 4
+ROW_HEIGHT, LABEL_WIDTH = 22, 128
+MARGIN, CAPTION = 14, 22
+STYLES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,10 @@ def line_chart(curves: Sequence[Curve], *, label: str) -> str:
     values = [value for point in points for value in (point.y, point.low, point.high)]
     ticks = nice_ticks([value for value in values if value is not None and math.isfinite(value)])
     scale = _Scale(
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        bottom=HEIGHT - BOTTOM,
+        top=TOP,
         x_low=min(point.x for point in points),
         x_high=max(point.x for point in points),
         y_low=ticks[0],
@@ -68,6 +76,94 @@ def line_chart(curves: Sequence[Curve], *, label: str) -> str:
     for curve in curves:
         parts += _curve(curve, scale)
     return "".join([*parts, "</svg>"])
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A mean with its interval, one row of an interval chart.
+
+    Attributes:
+        name: Shown at its left.
+        value: The mean.
+        low: Lower end of its interval; None without one.
+        high: Upper end.
+        role: `main` or `second`: its colour.
+    """
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    role: str = "main"
+
+
+def interval_chart(bars: Sequence[Bar], *, label: str) -> str:
+    """An SVG element with a dot and its interval per row.
+
+    Args:
+        bars: At least one, from top to bottom.
+        label: For readers that do not see it.
+    """
+    height = TOP + ROW_HEIGHT * len(bars) + BOTTOM
+    ends = [value for bar in bars for value in (bar.value, bar.low, bar.high) if value is not None]
+    ticks = nice_ticks(ends)
+    scale = _Scale(LABEL_WIDTH, WIDTH - RIGHT, height - BOTTOM, TOP, ticks[0], ticks[-1], 0, 1)
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}">'
+    ]
+    for tick in ticks:
+        x = scale.x(tick)
+        parts.append(
+            f'<line class="grid" x1="{x}" x2="{x}" y1="{TOP}" y2="{height - BOTTOM}"/>'
+            f'<text class="tick" x="{x}" y="{height - 8}" text-anchor="middle">'
+            f"{_number(tick)}</text>"
+        )
+    for row, bar in enumerate(bars):
+        y = TOP + ROW_HEIGHT * (row + 0.5)
+        parts.append(
+            f'<text class="tick" x="{LABEL_WIDTH - 10}" y="{y + 3.5}" text-anchor="end">'
+            f"{escape(bar.name)}</text>"
+        )
+        text = f"{bar.name}: {bar.value:.4g}"
+        if bar.low is not None and bar.high is not None:
+            ends_x = f'x1="{scale.x(bar.low)}" x2="{scale.x(bar.high)}"'
+            parts.append(f'<line class="line {bar.role}" {ends_x} y1="{y}" y2="{y}"/>')
+            text += f" [{bar.low:.4g}, {bar.high:.4g}]"
+        parts.append(
+            f'<circle class="dot {bar.role}" cx="{scale.x(bar.value)}" cy="{y}" r="4.5">'
+            f"<title>{escape(text)}</title></circle>"
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def sheet(charts: Sequence[tuple[str, str]], *, label: str, columns: int = 2) -> str:
+    """Charts side by side as an SVG file of its own, with its styles in it.
+
+    Args:
+        charts: Caption and SVG element of each.
+        label: For readers that do not see it.
+        columns: Charts in a row.
+    """
+    rows = [charts[start : start + columns] for start in range(0, len(charts), columns)]
+    parts, y = [], MARGIN
+    for row in rows:
+        for column, (caption, element) in enumerate(row):
+            x = MARGIN + column * (WIDTH + MARGIN)
+            place = f'<svg x="{x}" y="{y + CAPTION}" width="{WIDTH}" height="{_height(element)}"'
+            parts.append(f'<text class="caption" x="{x}" y="{y + 15}">{escape(caption)}</text>')
+            parts.append(element.replace("<svg", place, 1))
+        y += CAPTION + MARGIN + max(_height(element) for _, element in row)
+    width = MARGIN + min(columns, len(charts)) * (WIDTH + MARGIN)
+    style = "".join((STYLES / name).read_text() for name in ("colours.css", "charts.css"))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" '
+        f'height="{y}" role="img" aria-label="{escape(label, quote=True)}"><style>{style}</style>'
+        f'<rect class="paper" width="{width}" height="{y}"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def _height(element: str) -> int:
+    return int(element.split('"', 2)[1].split()[3])
 
 
 def nice_ticks(values: Sequence[float]) -> list[float]:
@@ -89,6 +185,12 @@ def nice_ticks(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class _Scale:
+    """From values to places in the drawing."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
     x_low: float
     x_high: float
     y_low: float
@@ -96,11 +198,11 @@ class _Scale:
 
     def x(self, value: float) -> float:
         share = (value - self.x_low) / ((self.x_high - self.x_low) or 1.0)
-        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+        return round(self.left + share * (self.right - self.left), 1)
 
     def y(self, value: float) -> float:
         share = (value - self.y_low) / ((self.y_high - self.y_low) or 1.0)
-        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+        return round(self.bottom - share * (self.bottom - self.top), 1)
 
 
 def _grid_line(tick: float, scale: _Scale) -> str:

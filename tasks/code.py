@@ -39,7 +39,6 @@ def code_digest(module: str, *, root: Path = ROOT) -> str:
 
 def import_closure(module: str, *, root: Path = ROOT) -> frozenset[str]:
     """The module and all modules of the packages that it imports, directly or not."""
-    packages = PACKAGES | {module.partition(".")[0]}
     seen: set[str] = set()
     waiting = [module]
     while waiting:
@@ -47,8 +46,7 @@ def import_closure(module: str, *, root: Path = ROOT) -> frozenset[str]:
         if name not in seen:
             seen.add(name)
             parent = name.rpartition(".")[0]  # its `__init__` runs first
-            names = [parent, *_imports(root, name)] if parent else _imports(root, name)
-            waiting += [found for found in names if found.partition(".")[0] in packages]
+            waiting += [parent, *_imports(root, name)] if parent else _imports(root, name)
     return frozenset(name for name in seen if _find(root, name))
 
 

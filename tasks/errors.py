@@ -17,6 +17,10 @@ class DamagedObjectError(TasksError, ValueError):
     """A stored file or folder whose bytes no longer match its digest."""
 
 
+class RebuildError(TasksError, RuntimeError):
+    """A stored file that cannot be made again, or comes out different."""
+
+
 class StoreBusyError(TasksError, RuntimeError):
     """Another process is writing to this store."""
 
@@ -34,7 +38,11 @@ class GateError(TasksError, ValueError):
 
 
 class LaneError(TasksError, RuntimeError):
-    """A worker process failed or died while it computed a lane."""
+    """A function failed in a worker process."""
+
+
+class LaneLostError(LaneError, ConnectionError):
+    """A worker process died, or a server that it depends on does not answer."""
 
 
 class ReferenceFolderError(TasksError, ValueError):

@@ -27,10 +27,8 @@ from models.estimators import (
     turn_gae,
     whiten,
 )
+from tasks.episodes import Episodes, Rows, pieces
 from tasks.shards import rows_of
-from tasks.summary import learning_returns
-
-Rows = list[NDArray[np.float64]]
 
 
 class Estimator(StrEnum):
@@ -134,68 +132,6 @@ class Estimates:
     values: Rows
 
 
-class Episodes:
-    """The episodes behind the rows of a trajectory shard, in order of first appearance.
-
-    Args:
-        table: Rows that did not error; the rows of an episode in any order.
-
-    Attributes:
-        of_row: Episode of each row, [rows].
-        rows: Rows of each episode, in the order of its turns.
-        groups: Group of each episode, [episodes].
-        returns: Return and penalty of each episode, [episodes].
-    """
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        names = pa.concat_arrays([*table["episode"].chunks, pa.array([], pa.string())])
-        self.of_row: NDArray[np.int64] = (
-            names.dictionary_encode().indices.to_numpy().astype(np.int64)
-        )
-        order = np.lexsort((table["sequence"].to_numpy(), self.of_row))
-        _, starts = np.unique(self.of_row[order], return_index=True)
-        self.rows: list[NDArray[np.int64]] = np.split(order, starts[1:]) if len(order) else []
-        first = order[starts]
-        self.groups = np.array(table["group"].to_pylist(), dtype=np.str_)[first]
-        self.returns = learning_returns(table)[first]
-
-    def turns(self) -> list[NDArray[np.int16]]:
-        """Per episode: turn of each token of its rows one after another, -1 if not sampled."""
-        columns = rows_of(self.table, "turn")
-        first = self.table["first_turn"].to_numpy()
-        return [
-            np.concatenate(
-                [np.where(columns[row] >= 0, columns[row] + first[row], -1) for row in rows]
-            ).astype(np.int16)
-            for rows in self.rows
-        ]
-
-    def turn_rewards(self) -> Rows:
-        """Per episode: reward and penalty of each turn."""
-        paid = [
-            (rewards + penalties).astype(np.float64)
-            for rewards, penalties in zip(
-                rows_of(self.table, "rewards"), rows_of(self.table, "penalties"), strict=True
-            )
-        ]
-        return [np.concatenate([paid[row] for row in rows]) for rows in self.rows]
-
-    def joined(self, per_row: Sequence[NDArray[np.float64]]) -> Rows:
-        """Per episode: arrays of its rows, one after another."""
-        return [np.concatenate([per_row[row] for row in rows]) for rows in self.rows]
-
-    def split(self, per_episode: Rows) -> Rows:
-        """The inverse of `joined`."""
-        lengths = [len(row) for row in rows_of(self.table, "tokens")]
-        found: Rows = [np.zeros(0)] * len(lengths)
-        for rows, values in zip(self.rows, per_episode, strict=True):
-            ends = np.cumsum([lengths[row] for row in rows])[:-1]
-            for row, part in zip(rows, np.split(values, ends), strict=True):
-                found[row] = part
-        return found
-
-
 def estimate_advantages(
     table: pa.Table,
     *,
@@ -222,7 +158,7 @@ def estimate_advantages(
         found = _token_level(episodes, returns, settings, values, token_costs)
     else:
         if token_costs is not None:
-            costs = [float(cost.sum()) for cost in episodes.joined(list(token_costs))]
+            costs = [float(cost.sum()) for cost in episodes.joined(token_costs)]
             returns = returns - np.array(costs)
         found = Estimates(_episode_level(episodes, masks, returns, settings), zeros, zeros)
     advantages = found.advantages
@@ -231,12 +167,16 @@ def estimate_advantages(
     if settings.soft_reweighting:
         deviations = group_deviations(episodes.returns, episodes.groups)
         scale = deviations / max(float(deviations.max()), 1e-12)
-        advantages = [row * scale[episodes.of_row[i]] for i, row in enumerate(advantages)]
+        advantages = _scaled(advantages, scale[episodes.of_row])
     if settings.length_weighting:
         sizes = np.bincount(episodes.of_row, weights=[int(mask.sum()) for mask in masks])
         scale = sizes.mean() / np.maximum(sizes, 1)
-        advantages = [row * scale[episodes.of_row[i]] for i, row in enumerate(advantages)]
+        advantages = _scaled(advantages, scale[episodes.of_row])
     return Estimates(advantages, found.returns, found.values)
+
+
+def _scaled(rows: Rows, scale: NDArray[np.float64]) -> Rows:
+    return [row * factor for row, factor in zip(rows, scale, strict=True)]
 
 
 def _normalised(episodes: Episodes, settings: AdvantageSettings) -> NDArray[np.float64]:
@@ -259,7 +199,7 @@ def _episode_level(
     of_row = per_episode[episodes.of_row]
     lengths = [len(mask) for mask in masks]
     flat = np.repeat(of_row, lengths) * np.concatenate(masks)
-    found = np.split(flat, np.cumsum(lengths)[:-1])
+    found = pieces(flat, lengths)
     if settings.estimator is Estimator.GIGPO:
         steps = episodes.split(_step_level(episodes, settings))
         found = [row + settings.step_weight * step for row, step in zip(found, steps, strict=True)]
@@ -281,7 +221,7 @@ def _step_level(episodes: Episodes, settings: AdvantageSettings) -> Rows:
         np.repeat(episodes.groups, counts),
         divide_by_std=settings.divide_by_std,
     )
-    per_turn = np.split(flat, np.cumsum(counts)[:-1])
+    per_turn = pieces(flat, counts)
     return [spread(row, turn) for row, turn in zip(per_turn, episodes.turns(), strict=True)]
 
 
@@ -308,7 +248,7 @@ def _token_level(
             np.append(np.zeros(len(row) - 1), total)
             for row, total in zip(paid, returns, strict=True)
         ]
-    costs = episodes.joined(list(token_costs)) if token_costs is not None else None
+    costs = episodes.joined(token_costs) if token_costs is not None else None
     found = []
     for index, (rows, turn, rewards, value) in enumerate(
         zip(episodes.rows, episodes.turns(), paid, episodes.joined(before), strict=True)
@@ -375,7 +315,7 @@ def _one_episode(
 
 def _whitened(advantages: Rows, masks: list[NDArray[np.bool_]]) -> Rows:
     flat = whiten(np.concatenate(advantages), np.concatenate(masks))
-    return np.split(flat, np.cumsum([len(row) for row in advantages])[:-1])
+    return pieces(flat, [len(row) for row in advantages])
 
 
 def token_rewards(

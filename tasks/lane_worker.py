@@ -20,11 +20,11 @@ def serve(connection: Connection) -> None:
             function, payload = connection.recv()
         except (EOFError, ConnectionResetError):
             return
-        answer: tuple[str | None, Any]
+        answer: tuple[str | None, bool, Any]
         try:
-            answer = (None, function(payload))
-        except Exception:
-            answer = (traceback.format_exc(), None)
+            answer = (None, False, function(payload))
+        except Exception as error:
+            answer = (traceback.format_exc(), isinstance(error, ConnectionError), None)
         try:
             connection.send(answer)
         except (BrokenPipeError, ConnectionResetError):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from tasks.errors import LaneError
+from tasks.errors import LaneError, LaneLostError
 
 Payload = TypeVar("Payload")
 Result = TypeVar("Result")
@@ -47,11 +47,29 @@ class Lanes:
             payloads: One per lane.
 
         Raises:
-            LaneError: A worker died or the function raised there; the message has its traceback.
+            LaneLostError: A worker died, or the function raised a `ConnectionError` there.
+            LaneError: The function raised something else there; the message has its traceback.
         """
         if self.workers == 1 or len(payloads) == 1:
             single_thread()
             return [function(payload) for payload in payloads]
+        try:
+            return self._spread(function, payloads)
+        except BaseException:  # a time-out too: workers may still hold answers nobody will read
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stops the workers; they hold nothing that could be lost."""
+        for process, connection in self._pool:
+            connection.close()
+            process.kill()
+            process.wait()
+        self._pool = []
+
+    def _spread(
+        self, function: Callable[[Payload], Result], payloads: Sequence[Payload]
+    ) -> list[Result]:
         pool = self._started()
         results: list[Any] = [None] * len(payloads)
         for start in range(0, len(payloads), len(pool)):
@@ -61,14 +79,6 @@ class Lanes:
             for index, _ in batch:
                 results[index] = self._receive(index % len(pool))
         return results
-
-    def close(self) -> None:
-        """Stops the workers; they hold nothing that could be lost."""
-        for process, connection in self._pool:
-            connection.close()
-            process.kill()
-            process.wait()
-        self._pool = []
 
     def _started(self) -> list[tuple[subprocess.Popen[bytes], Connection]]:
         while len(self._pool) < self.workers:
@@ -98,12 +108,12 @@ class Lanes:
     def _receive(self, worker: int) -> Any:
         process, connection = self._pool[worker]
         try:
-            failure, result = connection.recv()
+            failure, is_passing, result = connection.recv()
         except (EOFError, OSError) as error:
             raise _died(worker, process) from error
         if failure:
-            self.close()  # the other workers may still hold answers that nobody will read
-            raise LaneError(f"worker {worker} failed:\n{failure}")
+            error_class = LaneLostError if is_passing else LaneError
+            raise error_class(f"worker {worker} failed:\n{failure}")
         return result
 
 
@@ -115,9 +125,9 @@ def single_thread() -> None:
         torch.set_num_threads(1)
 
 
-def _died(worker: int, process: subprocess.Popen[bytes]) -> LaneError:
+def _died(worker: int, process: subprocess.Popen[bytes]) -> LaneLostError:
     status = process.poll()
-    return LaneError(
+    return LaneLostError(
         f"worker {worker} (process {process.pid}) died, exit status {status}\n"
         "hint: often the machine ran out of memory; run again with `--workers 1`"
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from models.lane_work import deal, undeal
 from tasks.lanes import Lanes
 
 
@@ -19,8 +20,10 @@ class LogProbPayload:
     sampled: list[NDArray[np.bool_]]
 
 
-def log_prob_lane(payload: LogProbPayload) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Log-probs and entropies of the sampled tokens of all sequences, by the trainer's pass."""
+def log_prob_lane(
+    payload: LogProbPayload,
+) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
+    """Log-probs and entropies of each sequence's sampled tokens, by the trainer's pass."""
     import torch
 
     from models.log_probs import packed_log_probs
@@ -35,7 +38,8 @@ def log_prob_lane(payload: LogProbPayload) -> tuple[NDArray[np.float32], NDArray
             predict=torch.from_numpy(np.concatenate(payload.sampled)),
             temperature=payload.temperature,
         )
-    return log_probs.numpy(), entropies.numpy()
+    ends = np.cumsum([int(mask.sum()) for mask in payload.sampled])[:-1]
+    return np.split(log_probs.numpy(), ends), np.split(entropies.numpy(), ends)
 
 
 def shard_log_probs(
@@ -60,16 +64,9 @@ def shard_log_probs(
     Returns:
         Two lists with one array per row, [sampled tokens of the row].
     """
-    num_lanes = min(num_lanes, len(tokens))
     payloads = [
-        LogProbPayload(policy, temperature, tokens[lane::num_lanes], sampled[lane::num_lanes])
-        for lane in range(num_lanes)
+        LogProbPayload(policy, temperature, *lane)
+        for lane in zip(deal(tokens, num_lanes), deal(sampled, num_lanes), strict=True)
     ]
-    found: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = ([], [])
-    for column in found:
-        column.extend([np.zeros(0, dtype=np.float32)] * len(tokens))
-    for lane, numbers in enumerate(lanes.map(log_prob_lane, payloads)):
-        ends = np.cumsum([int(mask.sum()) for mask in payloads[lane].sampled])[:-1]
-        for column, flat in zip(found, numbers, strict=True):
-            column[lane::num_lanes] = np.split(flat, ends)
-    return found
+    per_lane = lanes.map(log_prob_lane, payloads)
+    return undeal([found[0] for found in per_lane]), undeal([found[1] for found in per_lane])

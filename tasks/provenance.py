@@ -11,9 +11,17 @@ from tasks.code import ROOT
 
 PACKAGES = ("starpo", "torch", "transformers", "tokenizers", "prefect", "pyarrow", "numpy")
 
+RESULTS = (":!results", ":!dvc.lock")
+"""What runs write into the checkout: changed results do not make the code another one."""
+
 
 class Provenance(TypedDict):
-    """What is written beside every result."""
+    """What is written beside every result.
+
+    Attributes:
+        commit: Of the checkout that the code lies in.
+        dirty: Whether anything but results differs from the commit.
+    """
 
     commit: str
     dirty: bool
@@ -27,7 +35,7 @@ def provenance() -> Provenance:
     commit = _git("rev-parse", "HEAD")
     return Provenance(
         commit=commit or "none",
-        dirty=bool(_git("status", "--porcelain", "--untracked-files=no")),
+        dirty=bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *RESULTS)),
         packages={name: _version(name) for name in PACKAGES},
         machine=f"{platform.machine()} {platform.system()} Python {platform.python_version()}",
     )

@@ -2,20 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
 
 from tasks.charts import Curve, Point, line_chart
 from tasks.evaluate import evaluation_metrics
+from tasks.pages import flatten, render
 from tasks.shards import Kind, read_shard
 from tasks.stage import Job, stage
 
-TEMPLATES = Path(__file__).parent / "templates"
 Value = str | int | float | bool | list[str] | None
 
 CHARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -103,16 +101,8 @@ def page_of(
             for episode in _samples(evaluation.table, name=name)
         ],
         "settings": sorted(settings.experiment.items()),
-        "provenance": _flat(provenance),
+        "provenance": flatten(provenance),
     }
-
-
-def render(page: Mapping[str, Any]) -> str:
-    """The page as HTML; model text is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined
-    )
-    return environment.get_template("report.html").render(page=page)
 
 
 def _rows(before: Mapping[str, float], after: Mapping[str, float]) -> list[dict[str, str]]:
@@ -220,14 +210,6 @@ def _episode(row: Mapping[str, Any], *, name: str) -> dict[str, Any]:
     }
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    flat: list[tuple[str, Any]] = []
-    for name, value in sorted(values.items()):
-        nested = isinstance(value, Mapping)
-        flat += _flat(value, f"{prefix}{name} ") if nested else [(f"{prefix}{name}", value)]
-    return flat
-
-
 @stage("report", version=1)
 def report(job: Job[ReportSettings]) -> None:
     """Writes the page."""
@@ -249,4 +231,4 @@ def report(job: Job[ReportSettings]) -> None:
             "episodes after": job.digests["after"],
         },
     )
-    job.output("report", suffix=".html").write_text(render(page))
+    job.output("report", suffix=".html").write_text(render("report.html", page))

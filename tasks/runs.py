@@ -41,14 +41,25 @@ class Run(BaseModel):
     wall_s: float = 0.0
 
 
+def _file(root: Path, digest: str) -> Path:
+    return root / ".starpo" / "runs" / f"{digest[:16]}.json"
+
+
 def write_run(root: Path, run: Run) -> None:
     """Writes a run's file, whole or not at all."""
-    folder = root / ".starpo" / "runs"
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{run.digest[:16]}.json"
+    target = _file(root, run.digest)
+    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(run.model_dump(mode="json"), sort_keys=True) + "\n")
     temporary.replace(target)
+
+
+def read_run(root: Path, digest: str) -> Run | None:
+    """The run of an experiment's digest; None when it never started."""
+    try:
+        return Run.model_validate_json(_file(root, digest).read_text())
+    except FileNotFoundError:
+        return None
 
 
 def known_runs(root: Path) -> dict[str, Run]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 from prefect import task
@@ -59,6 +59,8 @@ class Runtime:
         calls: Label and address of every stage, in order.
         wall_s: Seconds that executed stages took, by stage.
         publish: Whether stages show their metrics as a table in Prefect; costs some 10 ms each.
+        timeout_s: Seconds that a stage may take; None for any.
+        restore: Makes an input again that was collected (`tasks.rebuild`).
     """
 
     store: Store
@@ -68,6 +70,8 @@ class Runtime:
     calls: list[tuple[str, str]] = field(default_factory=list)
     wall_s: dict[str, float] = field(default_factory=dict)
     publish: bool = True
+    timeout_s: float | None = None
+    restore: "Callable[[Runtime, Reference], None] | None" = None
 
 
 @dataclass
@@ -111,10 +115,12 @@ class Stage(Generic[Settings]):
 
     Attributes:
         fn: The undecorated body.
+        settings_class: Class of its settings, from the body's signature.
     """
 
     def __init__(self, fn: Callable[[Job[Settings]], None], *, name: str, version: int) -> None:
         self.fn, self.name, self.version = fn, name, version
+        self.settings_class: type[Settings] = get_args(get_type_hints(fn)["job"])[0]
         self._task = task(
             name=name,
             version=str(version),
@@ -124,16 +130,16 @@ class Stage(Generic[Settings]):
             persist_result=True,
             result_serializer="json",
         )(self._run)
-        self._fresh_task = self._task.with_options(refresh_cache=True)
 
     def address(self, *, settings: Settings, inputs: Mapping[str, Reference], seed: int) -> str:
         """Content address of a run of this stage."""
+        values = settings.model_dump(mode="json")
         return digest_json(
             {
                 "stage": self.name,
                 "version": self.version,
-                "code": _code(self.fn.__module__, settings),
-                "settings": settings.model_dump(mode="json"),
+                "code": _code(self.fn.__module__, values),
+                "settings": values,
                 "inputs": {name: reference.digest for name, reference in inputs.items()},
                 "seed": seed,
             }
@@ -150,60 +156,98 @@ class Stage(Generic[Settings]):
     ) -> Record:
         """Runs the stage, or reuses its stored outputs when they are whole."""
         address = self.address(settings=settings, inputs=inputs, seed=seed)
-        whole = _whole_record(runtime.store, address)
-        run = self._task if whole else self._fresh_task
+        known = _known_record(runtime.store, address)
+        run = self._task.with_options(
+            refresh_cache=known is None, timeout_seconds=runtime.timeout_s
+        )
         call = _Call(settings=settings, inputs=inputs, seed=seed, runtime=runtime)
         run(address=address, label=label, call=call)
-        record = whole or Record.model_validate(runtime.store.read_record(address))
+        record = known or Record.model_validate(runtime.store.read_record(address))
         runtime.calls.append((label, address))
-        (runtime.reused if whole else runtime.executed).append(label)
-        if not whole:
+        (runtime.executed if call.is_executed else runtime.reused).append(label)
+        if call.is_executed:
             wall_s = runtime.wall_s.get(self.name, 0.0) + record.wall_s
             runtime.wall_s[self.name] = wall_s
         return record
 
-    def _run(self, address: str, label: str, call: "_Call[Settings]") -> str:
-        """The task: reuse, or compute into a scratch folder, store, and write the record last.
+    def make(
+        self,
+        runtime: Runtime,
+        *,
+        settings: Settings,
+        inputs: Mapping[str, Reference],
+        seed: int,
+        label: str,
+        origin: Mapping[str, Any] | None = None,
+    ) -> Record:
+        """Computes into a scratch folder and stores the outputs; writes no record.
 
-        Returns:
-            The address, at which the store has the record.
+        Args:
+            runtime: Store and lanes.
+            settings: The stage's settings.
+            inputs: Its inputs, all of them in the store.
+            seed: Its seed.
+            label: Shown to people.
+            origin: Provenance that the outputs name; this process's own when not given.
+
+        Raises:
+            MissingObjectError: An input is not in the store.
         """
-        store = call.runtime.store
-        if _whole_record(store, address):  # known to the store but not to this Prefect server
-            return address
+        store = runtime.store
         started = time.perf_counter()
+        values = settings.model_dump(mode="json")
         facts: dict[str, Any] = {
             "stage": self.name,
             "version": self.version,
-            "code": _code(self.fn.__module__, call.settings),
-            "settings": call.settings.model_dump(mode="json"),
-            "inputs": {name: reference.model_dump() for name, reference in call.inputs.items()},
-            "seed": call.seed,
-            "provenance": provenance(),
+            "code": _code(self.fn.__module__, values),
+            "settings": values,
+            "inputs": {name: reference.model_dump() for name, reference in inputs.items()},
+            "seed": seed,
+            "provenance": origin or provenance(),
         }
         with store.workspace() as folder:
             job = Job(
-                settings=call.settings,
-                seed=call.seed,
-                inputs={name: store.verified(item) for name, item in call.inputs.items()},
-                digests={name: item.digest for name, item in call.inputs.items()},
+                settings=settings,
+                seed=seed,
+                inputs={name: store.verified(item) for name, item in inputs.items()},
+                digests={name: item.digest for name, item in inputs.items()},
                 folder=folder,
-                lanes=call.runtime.lanes,
+                lanes=runtime.lanes,
                 description=facts,
             )
             self.fn(job)
             outputs = {name: store.put(path) for name, path in job.outputs.items()}
-        record = Record(
-            address=address,
+        return Record(
+            address=self.address(settings=settings, inputs=inputs, seed=seed),
             label=label,
             outputs=outputs,
             metrics=job.metrics,
             wall_s=time.perf_counter() - started,
             **facts,
         )
-        store.write_record(address, record.model_dump(mode="json"))
-        if job.metrics and call.runtime.publish:
-            table = [{"metric": name, "value": value} for name, value in job.metrics.items()]
+
+    def _run(self, address: str, label: str, call: "_Call[Settings]") -> str:
+        """The task: reuse, or make the outputs and write the record last.
+
+        Returns:
+            The address, at which the store has the record.
+        """
+        runtime, store = call.runtime, call.runtime.store
+        if _known_record(store, address):  # known to the store but not to this Prefect server
+            return address
+        for reference in call.inputs.values():
+            if runtime.restore is not None and store.is_collected(reference):
+                runtime.restore(runtime, reference)
+        with store.making(address):
+            if _known_record(store, address):  # made by a process beside this one meanwhile
+                return address
+            record = self.make(
+                runtime, settings=call.settings, inputs=call.inputs, seed=call.seed, label=label
+            )
+            store.write_record(address, record.model_dump(mode="json"))
+            call.is_executed = True
+        if record.metrics and runtime.publish:
+            table = [{"metric": name, "value": value} for name, value in record.metrics.items()]
             create_table_artifact(key=self.name, table=table, description=label)
         return address
 
@@ -218,6 +262,7 @@ class _Call(Generic[Settings]):
         self, settings: Settings, inputs: Mapping[str, Reference], seed: int, runtime: Runtime
     ) -> None:
         self.settings, self.inputs, self.seed, self.runtime = settings, inputs, seed, runtime
+        self.is_executed = False
 
 
 def stage(
@@ -236,9 +281,9 @@ def stage(
     return decorate
 
 
-def _code(module: str, settings: BaseModel) -> str:
+def _code(module: str, settings: Mapping[str, Any]) -> str:
     """Digest of a stage's code, and of the user's modules that its settings name."""
-    named = sorted(set(_entry_points(settings.model_dump(mode="json"))))
+    named = sorted(set(_entry_points(settings)))
     if not named:
         return code_digest(module)
     modules = [module, *(name.partition(":")[0] for name in named)]
@@ -259,10 +304,10 @@ def _address(context: TaskRunContext, parameters: dict[str, Any]) -> str:
     return address
 
 
-def _whole_record(store: Store, address: str) -> Record | None:
-    """The record at an address, if all its outputs are whole."""
+def _known_record(store: Store, address: str) -> Record | None:
+    """The record at an address, if each of its outputs is whole or can be made again."""
     found = store.read_record(address)
     if found is None:
         return None
     record = Record.model_validate(found)
-    return record if all(store.is_intact(item) for item in record.outputs.values()) else None
+    return record if all(store.is_known(item) for item in record.outputs.values()) else None

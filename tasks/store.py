@@ -4,8 +4,11 @@ Layout below the store's root:
 
 - `objects/ab/abcd….parquet`, `objects/ab/abcd…/`: immutable, named by their digest;
 - `records/ab/abcd….json`: what a stage produced, written last, so a record implies whole outputs;
+- `collected/ab/abcd….parquet`: instead of an object that was removed to save room: the address of
+  the stage that makes it again;
 - `tmp/<pid>-…/`: work in progress; what a dead process left is removed by the next writer;
-- `lock`: held by the one process that writes.
+- `lock`: held by the one command that writes; its own processes share the store, and `locks/ab`
+  lets one of them make what several need.
 
 Everything appears by rename after fsync, so a kill at any byte leaves either the whole thing or
 nothing (acceptance P3).
@@ -86,7 +89,11 @@ class Store:
                     _fsync(file)
             if target.exists():  # damaged: never mend in place
                 self._discard(target)
-            path.rename(target)
+            try:
+                path.rename(target)
+            except OSError:
+                if not self.is_intact(reference):  # else a process beside this one stored the same
+                    raise
             _fsync(target.parent)
         self._verified[target] = _signature(target)
         return reference
@@ -124,6 +131,43 @@ class Store:
         except (MissingObjectError, DamagedObjectError):
             return False
         return True
+
+    def collect(self, reference: Reference, *, made_by: str) -> None:
+        """Removes an object to save room, and remembers how to make it again.
+
+        Args:
+            reference: The object; one that is not there is left alone.
+            made_by: Address of the stage whose output it is.
+        """
+        path = self.path(reference)
+        if not path.exists():
+            return
+        with _disk_errors(self.root):
+            note = self._note(reference)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            temporary = note.with_name(f"{note.name}.{os.getpid()}.tmp")
+            temporary.write_text(made_by)
+            _fsync(temporary)
+            temporary.replace(note)
+        self._discard(path)
+
+    def maker(self, reference: Reference) -> str | None:
+        """Address of the stage that makes a collected object again; None for any other object."""
+        try:
+            return self._note(reference).read_text()
+        except FileNotFoundError:
+            return None
+
+    def is_collected(self, reference: Reference) -> bool:
+        """Whether the object was removed to save room."""
+        return not self.path(reference).exists() and self.maker(reference) is not None
+
+    def is_known(self, reference: Reference) -> bool:
+        """Whether the object is whole, or was collected and can be made again."""
+        return self.is_intact(reference) or self.is_collected(reference)
+
+    def _note(self, reference: Reference) -> Path:
+        return self.root / "collected" / reference.digest[:2] / reference.name
 
     # --- records ---------------------------------------------------------------------------------
 
@@ -205,6 +249,19 @@ class Store:
             shutil.rmtree(self.root / "tmp", ignore_errors=True)  # left by a killed writer
             yield
 
+    @contextlib.contextmanager
+    def making(self, address: str) -> Iterator[None]:
+        """Held by the one process that makes what belongs to an address; others wait for it.
+
+        Addresses share 256 locks, so a process must not hold two of them.
+        """
+        with _disk_errors(self.root):
+            (self.root / "locks").mkdir(parents=True, exist_ok=True)
+            file = (self.root / "locks" / address[:2]).open("a")
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def holder(self) -> str | None:
         """Who holds the store for writing; None when nobody does."""
         try:
@@ -219,7 +276,7 @@ class Store:
 
     def _discard(self, path: Path) -> None:
         with self.workspace() as folder:
-            path.rename(folder / "damaged")
+            path.rename(folder / "discarded")
 
 
 def _signature(path: Path) -> tuple[int, ...]:

@@ -112,8 +112,54 @@ class Tracker:
         self._waiting = []
 
     def log_artifact(self, path: Path, *, name: str) -> None:
-        """Copies a file to the run's artifacts under a readable name."""
+        """Copies a text file to the run's artifacts under a readable name."""
         self._client.log_text(self.run_id, path.read_text(), name)
+
+    def log_nested(
+        self,
+        *,
+        key: str,
+        name: str,
+        parameters: Mapping[str, object],
+        metrics: Mapping[str, float],
+        curve: Mapping[int, float],
+        curve_name: str,
+        links: Mapping[str, str],
+    ) -> None:
+        """Logs a finished run nested under this one; one that is there already is replaced.
+
+        Args:
+            key: Stable identity below this run.
+            name: Shown in the interface.
+            parameters: What distinguishes it.
+            metrics: Final numbers.
+            curve: Values by iteration.
+            curve_name: What the curve is of.
+            links: Tags.
+        """
+        client = self._client
+        (experiment_id,) = {client.get_run(self.run_id).info.experiment_id}
+        marks = {"mlflow.parentRunId": self.run_id, "starpo.nested": key}
+        earlier = client.search_runs(
+            [experiment_id],
+            f"tags.`mlflow.parentRunId` = '{self.run_id}' and tags.`starpo.nested` = '{key}'",
+        )
+        for run in earlier:
+            client.delete_run(run.info.run_id)
+        tags = {**marks, **{f"starpo.{name}": value for name, value in links.items()}}
+        run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+        now = _milliseconds()
+        client.log_batch(
+            run_id,
+            params=[
+                Param(item, str(value)[:MAX_PARAM_CHARACTERS]) for item, value in parameters.items()
+            ],
+            metrics=[
+                *(Metric(curve_name, value, now, step) for step, value in curve.items()),
+                *(Metric(_safe(item), value, now, 0) for item, value in metrics.items()),
+            ][:MAX_BATCH],
+        )
+        client.set_terminated(run_id, status=RunState.FINISHED.value)
 
     def log_links(self, links: Mapping[str, str]) -> None:
         """Tags the run with digests or paths of what it produced."""

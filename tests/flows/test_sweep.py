@@ -1,6 +1,7 @@
 """Sweeps: their definitions, their verdicts, and a whole one on a real server."""
 
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from pydantic import ValidationError
 from flows.errors import ExperimentError
 from flows.experiment import Scale
 from flows.summary import Summary
-from flows.sweep import Sweep, SweepSettings, arm_changes, chosen_arms, load_sweep, sweep_names
-from flows.sweep_report import Verdict, judged, markdown, write_results
+from flows.sweep import Arm, Sweep, SweepSettings, arm_changes, chosen_arms, load_sweep, sweep_names
+from flows.sweep_report import markdown, write_report
+from flows.sweep_result import SweepResult, Verdict, judged, load_result, save_result
 
 ARMS: dict[str, Any] = {"low": {"seed": 1}, "high": {"seed": 2}}
 
@@ -59,7 +61,7 @@ def test_the_reference_arm_is_always_run() -> None:
 
 def summary(success: float) -> Summary:
     empty: dict[str, Any] = dict.fromkeys(
-        ("name", "reason", "policy", "policy_digest", "report"), ""
+        ("name", "digest", "reason", "policy", "policy_digest", "report"), ""
     )
     return Summary(
         **empty,
@@ -77,7 +79,8 @@ def summary(success: float) -> Summary:
 
 def sweep_of(expect: dict[str, str]) -> Sweep:
     settings = SweepSettings(hypothesis="High is high.", arms=ARMS, reference="low", expect=expect)
-    return Sweep(name="demo", scale=Scale.NANO, settings=settings, arms=[])
+    arms = [Arm(name=name, reference="low", overrides=ARMS[name]) for name in ARMS]
+    return Sweep(name="demo", scale=Scale.NANO, settings=settings, arms=arms)
 
 
 def runs(shift: float) -> dict[str, dict[int, Summary]]:
@@ -110,14 +113,69 @@ def test_without_the_arms_that_it_speaks_of_a_hypothesis_is_not_run() -> None:
     assert judged(sweep_of({"high": "higher"}), one, failed={}).verdict is Verdict.NOT_RUN
 
 
-def test_results_are_written_for_people_and_for_programs(tmp_path: Path) -> None:
-    result = judged(sweep_of({"high": "higher"}), runs(0.2), failed={"high, seed 9": "no disk"})
-    write_results(result, tmp_path)
-    assert "no disk" in (tmp_path / "demo.md").read_text()
-    assert json.loads((tmp_path / "demo.json").read_text())["verdict"] == "reproduced"
+@pytest.fixture
+def result() -> SweepResult:
+    return judged(sweep_of({"high": "higher"}), runs(0.2), failed={"high, seed 9": "no <disk>"})
+
+
+def test_results_are_written_for_programs(result: SweepResult, tmp_path: Path) -> None:
+    save_result(result, tmp_path)
+    assert load_result(tmp_path, "demo") == result
+    assert json.loads((tmp_path / "demo.metrics.json").read_text())["verdict"] == "reproduced"
     frame = pl.read_parquet(tmp_path / "demo.parquet")
     assert frame.height == 10
     assert set(frame["arm"]) == {"low", "high"}
+
+
+def test_a_report_of_a_loaded_result_is_the_same_report(
+    result: SweepResult, tmp_path: Path
+) -> None:
+    save_result(result, tmp_path)
+    write_report(result, tmp_path)
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write_report(load_result(tmp_path, "demo"), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+
+
+def test_the_report_says_what_was_found_and_what_could_have_been(
+    result: SweepResult, tmp_path: Path
+) -> None:
+    write_report(result, tmp_path)
+    text, page = ((tmp_path / f"demo.{kind}").read_text() for kind in ("md", "html"))
+    assert result.detectable is not None
+    for part in (text, page):
+        assert "Reproduced." in part
+        assert f"a difference of {result.detectable:.3f} would have been told" in part
+        assert "starpo sweep demo --seeds 5" in part
+    assert "no &lt;disk&gt;" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    figure = ET.parse(tmp_path / "demo.svg").getroot()  # noqa: S314 - our own
+    assert len(list(figure.iter("{http://www.w3.org/2000/svg}svg"))) == 3
+
+
+def test_a_curve_metric_is_compared(tmp_path: Path) -> None:
+    settings = sweep_of({"high": "higher"}).settings.model_copy(update={"metric": "curve/area"})
+    sweep = sweep_of({}).model_copy(update={"settings": settings})
+    values = judged(sweep, runs(0.2), failed={}).values
+    assert values["low"][0] == pytest.approx((0.1 + 0.3) / 2)
+    missing = sweep.model_copy(
+        update={"settings": settings.model_copy(update={"metric": "curve/rise"})}
+    )
+    with pytest.raises(ExperimentError, match="no metric `curve/rise`"):
+        judged(missing, runs(0.2), failed={})
+
+
+def test_blocks_multiply_arms_and_each_is_compared_within_its_block() -> None:
+    settings = SweepSettings(
+        hypothesis="h",
+        blocks={"one": {"env.tag": "Bandit"}, "two": {"env.tag": "FrozenLake"}},
+        arms=ARMS,
+        reference="low",
+        expect={"two high": "higher"},
+    )
+    assert list(settings.blocks) == ["one", "two"]
+    with pytest.raises(ValidationError, match="the arms are one low, one high, two low, two high"):
+        SweepSettings.model_validate({**settings.model_dump(), "expect": {"high": "higher"}})
 
 
 @pytest.mark.server

@@ -13,7 +13,8 @@ from models.policy import load_tokenizer, save_policy
 from models.settings import NanoSettings, Sampling
 from tasks.collect import Collection, collect
 from tasks.environment import EnvironmentSettings
-from tasks.estimates import AdvantageSettings, Episodes, Estimator, estimate_advantages
+from tasks.episodes import Episodes
+from tasks.estimates import AdvantageSettings, Estimator, estimate_advantages
 from tasks.gates import check_trajectories
 from tasks.lanes import Lanes
 from tasks.rollout import RolloutSettings, training_episodes

@@ -5,7 +5,8 @@ from html.parser import HTMLParser
 import pytest
 
 from tasks.evaluate import evaluation_metrics
-from tasks.report import Evaluation, ReportSettings, page_of, render
+from tasks.pages import render
+from tasks.report import Evaluation, ReportSettings, page_of
 from tasks.trajectories import trajectory_table
 
 
@@ -35,7 +36,9 @@ def _evaluation(trajectory, wins: list[bool], reply: str = "hello") -> Evaluatio
 
 def _page(settings, before: Evaluation, after: Evaluation) -> str:
     provenance = {"commit": "abc", "packages": {"torch": "2.13.0"}}
-    return render(page_of(settings, before=before, after=after, provenance=provenance))
+    return render(
+        "report.html", page_of(settings, before=before, after=after, provenance=provenance)
+    )
 
 
 def test_the_page_states_success_and_intervals_of_the_episodes(settings, trajectory) -> None:
