@@ -1,13 +1,14 @@
 """Runs the arms of a sweep: one after another here, in worker processes, or on a Ray cluster."""
 
 import contextlib
+import contextvars
 import logging
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 from prefect import State, Task, flow, get_run_logger, task
@@ -181,16 +182,27 @@ def _runner(
             with remote_options(num_cpus=workers):
                 yield runner
         return
-    pool = ProcessPoolTaskRunner(
-        max_workers=parallel, initializer=end_with, initargs=(os.getpid(),)
-    )
-    with pool as runner:
+    with _Pool(max_workers=parallel, initializer=end_with, initargs=(os.getpid(),)) as runner:
         try:
             yield runner
         except BaseException:  # stopped: do not wait for arms, the same command resumes them
             for child in multiprocessing.active_children():
                 child.kill()
             raise
+
+
+class _Pool(ProcessPoolTaskRunner):
+    """Prefect's pool, whose workers' logs and events reach the server of this process.
+
+    Prefect hands them on in a thread that knows the environment's settings alone.
+    """
+
+    def __enter__(self) -> Self:
+        self._settings = contextvars.copy_context()
+        return super().__enter__()
+
+    def _forward_subprocess_messages(self) -> None:
+        self._settings.run(super()._forward_subprocess_messages)
 
 
 def check_cluster(cpus: int) -> None:

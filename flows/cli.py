@@ -243,14 +243,22 @@ def sweep(
 
 
 @app.command()
-def findings(*, as_json: AsJson = False) -> None:
+def findings(
+    *,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also write the table to results/README.md.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Lists the published findings and what became of each in this checkout's sweeps.
 
     Example: starpo findings
     """
-    from flows.findings import judged_findings, print_findings
+    from flows.findings import judged_findings, print_findings, write_findings
 
     rows = judged_findings(defaults.HOME / "results")
+    if write:
+        write_findings(rows, defaults.HOME / "results")
     if as_json:
         _print_json([row.model_dump(mode="json") for row in rows])
     else:
@@ -264,11 +272,10 @@ def report(
         typer.Argument(metavar="[SWEEP]...", help="Which. [default: all with results]"),
     ] = None,
 ) -> None:
-    """Writes the pages of finished sweeps, and the table of findings, from their results.
+    """Writes the pages, tables and figures of finished sweeps from their results.
 
     Example: starpo report rollout_frequency
     """
-    from flows.findings import judged_findings, write_findings
     from flows.sweep import sweep_names
     from flows.sweep_report import report_path, write_report
     from flows.sweep_result import load_result, result_path
@@ -277,9 +284,6 @@ def report(
     for name in names or [name for name in sweep_names() if result_path(folder, name).exists()]:
         write_report(load_result(folder, name), folder)
         console.print(str(report_path(folder, name)), soft_wrap=True)
-    if not names:
-        folder.mkdir(exist_ok=True)
-        write_findings(judged_findings(folder), folder)
 
 
 Asked = Annotated[
@@ -406,7 +410,8 @@ def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:
         parameters["store"] = str(parameters["store"]) if parameters["store"] else None
         result: dict[str, Any] = flow(**parameters)
         if api.is_temporary:
-            await_task_runs(api.url, before + result["num_executed"] + result["num_reused"])
+            every_stage = result["num_executed"] + result["num_reused"]
+            await_task_runs(api.url, before + result.get("num_task_runs", every_stage))
     return result
 
 

@@ -41,11 +41,12 @@ def judged_findings(folder: Path) -> list[FindingRow]:
 
 def write_findings(rows: list[FindingRow], folder: Path) -> None:
     """Writes `README.md`: the findings with links to the reports of their sweeps."""
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [
         "# Published findings, tried here",
         "",
-        "Written by `starpo report` from the results beside it. A verdict is about the scale that "
-        "its report names.",
+        "Written by `starpo findings --write` from the results beside it. A verdict is about the "
+        "scale that its report names.",
         "",
         "| | finding | verdict | report |",
         "|---|---|---|---|",

@@ -50,7 +50,8 @@ class TrainingProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self.live:
+            self._bar.stop()
 
     def show(self, iteration: int, metrics: dict[str, float]) -> None:
         """Moves to `iteration` and shows its most telling numbers."""
@@ -101,7 +102,8 @@ class SweepProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self.live:
+            self._bar.stop()
 
     def ended(self, title: str) -> None:
         """Counts a run that has ended."""

@@ -133,7 +133,13 @@ def run_experiment(
         TrainingProgress(total, console=console, logger=logger) as progress,
     ):
         timeout_s = read_operation().stage_timeout_s
-        runtime = Runtime(store=store, lanes=lanes, timeout_s=timeout_s, restore=restore)
+        runtime = Runtime(
+            store=store,
+            lanes=lanes,
+            show_reused=not is_arm,
+            timeout_s=timeout_s,
+            restore=restore,
+        )
 
         shown = create_progress_artifact(0.0, key="starpo-progress", description=experiment.name)
         assert isinstance(shown, UUID), "flows here are not asynchronous"  # noqa: S101

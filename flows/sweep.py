@@ -59,7 +59,7 @@ class SweepSettings(BaseModel):
     expect: dict[str, Expectation] = Field(
         default_factory=dict, description="By arm: higher or lower than the reference."
     )
-    seeds: int = Field(default=5, ge=2, description="Seeds 0 to seeds - 1.")
+    seeds: int = Field(ge=2, description="Seeds 0 to seeds - 1; `study.seeds` when not given.")
     scales: dict[Scale, ScaleChanges] = Field(
         default_factory=dict, description="Changes at the scales beyond nano that it is defined at."
     )
@@ -133,11 +133,12 @@ def load_definition(name: str) -> SweepSettings:
     Raises:
         ExperimentError: An unknown name, or a bad definition.
     """
-    sweeps = read_params()["sweeps"]
+    params = read_params()
+    sweeps = params["sweeps"]
     if name not in sweeps:
         raise ExperimentError(f"unknown sweep `{name}`\nhint: known are {', '.join(sweeps)}")
     try:
-        return SweepSettings.model_validate(sweeps[name])
+        return SweepSettings.model_validate({"seeds": params["study"]["seeds"], **sweeps[name]})
     except ValidationError as error:
         text = "; ".join(str(item["msg"]) for item in error.errors())
         raise ExperimentError(f"sweep `{name}` of params.yaml: {text}") from error

@@ -78,10 +78,10 @@ def markdown(result: SweepResult) -> str:
 def print_result(result: SweepResult, *, console: Console) -> None:
     """Prints the result as a table."""
     table = Table(title=f"{result.name} ({result.scale})", title_justify="left")
-    for name in HEADER:
+    for name in HEADER[:6]:
         table.add_column(name)
     for row in result.arms:
-        table.add_row(*cells(row))
+        table.add_row(*cells(row)[:6])
     console.print(table)
     console.print(f"{result.hypothesis} [bold]{result.verdict}[/bold]. {_reach(result)}")
     for name, why in result.failed.items():

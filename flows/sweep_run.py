@@ -72,7 +72,7 @@ def sweep(
         workers: Processes that compute an arm's lanes; changes no result.
 
     Returns:
-        The `SweepResult` as JSON, and the numbers of stages executed and reused.
+        The `SweepResult` as JSON, the numbers of stages executed and reused, and of task runs.
     """
     loaded = load_sweep(str(sweep), scale=scale)
     held = Store(Path(store) if store else STORE)
@@ -125,8 +125,9 @@ def sweep(
     track_sweep(HOME, loaded, result, summaries)
     return {
         **result.model_dump(mode="json"),
-        "num_executed": sum(summary.num_executed for summary in found.values()),
+        "num_executed": (executed := sum(summary.num_executed for summary in found.values())),
         "num_reused": sum(summary.num_reused for summary in found.values()),
+        "num_task_runs": executed + len(runs),
     }
 
 

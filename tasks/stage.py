@@ -59,6 +59,8 @@ class Runtime:
         calls: Label and address of every stage, in order.
         wall_s: Seconds that executed stages took, by stage.
         publish: Whether stages show their metrics as a table in Prefect; costs some 10 ms each.
+        show_reused: Whether a reused stage is a task run in Prefect too, in the state Cached; costs
+            some 50 ms each.
         timeout_s: Seconds that a stage may take; None for any.
         restore: Makes an input again that was collected (`tasks.rebuild`).
     """
@@ -70,6 +72,7 @@ class Runtime:
     calls: list[tuple[str, str]] = field(default_factory=list)
     wall_s: dict[str, float] = field(default_factory=dict)
     publish: bool = True
+    show_reused: bool = True
     timeout_s: float | None = None
     restore: "Callable[[Runtime, Reference], None] | None" = None
 
@@ -157,11 +160,12 @@ class Stage(Generic[Settings]):
         """Runs the stage, or reuses its stored outputs when they are whole."""
         address = self.address(settings=settings, inputs=inputs, seed=seed)
         known = _known_record(runtime.store, address)
-        run = self._task.with_options(
-            refresh_cache=known is None, timeout_seconds=runtime.timeout_s
-        )
         call = _Call(settings=settings, inputs=inputs, seed=seed, runtime=runtime)
-        run(address=address, label=label, call=call)
+        if known is None or runtime.show_reused:
+            run = self._task.with_options(
+                refresh_cache=known is None, timeout_seconds=runtime.timeout_s
+            )
+            run(address=address, label=label, call=call)
         record = known or Record.model_validate(runtime.store.read_record(address))
         runtime.calls.append((label, address))
         (runtime.executed if call.is_executed else runtime.reused).append(label)

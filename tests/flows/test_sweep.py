@@ -28,7 +28,9 @@ def test_every_sweep_of_params_yaml_is_valid(name: str) -> None:
 
 
 def test_a_grid_has_an_arm_for_every_combination_by_its_values() -> None:
-    settings = SweepSettings(hypothesis="h", grid={"a.b": [1, 2], "c": ["x"]}, reference="1 x")
+    settings = SweepSettings(
+        hypothesis="h", seeds=5, grid={"a.b": [1, 2], "c": ["x"]}, reference="1 x"
+    )
     assert arm_changes(settings) == {"1 x": {"a.b": 1, "c": "x"}, "2 x": {"a.b": 2, "c": "x"}}
 
 
@@ -42,7 +44,7 @@ def test_a_grid_has_an_arm_for_every_combination_by_its_values() -> None:
     ],
 )
 def test_I9_a_bad_definition_is_refused(changes: dict[str, Any], message: str) -> None:
-    good = {"hypothesis": "h", "arms": ARMS, "reference": "low"}
+    good = {"hypothesis": "h", "seeds": 5, "arms": ARMS, "reference": "low"}
     with pytest.raises(ValidationError, match=message):
         SweepSettings(**{**good, **changes})
 
@@ -78,7 +80,15 @@ def summary(success: float) -> Summary:
 
 
 def sweep_of(expect: dict[str, str]) -> Sweep:
-    settings = SweepSettings(hypothesis="High is high.", arms=ARMS, reference="low", expect=expect)
+    settings = SweepSettings.model_validate(
+        {
+            "hypothesis": "High is high.",
+            "arms": ARMS,
+            "reference": "low",
+            "seeds": 5,
+            "expect": expect,
+        }
+    )
     arms = [Arm(name=name, reference="low", overrides=ARMS[name]) for name in ARMS]
     return Sweep(name="demo", scale=Scale.NANO, settings=settings, arms=arms)
 
@@ -168,6 +178,7 @@ def test_a_curve_metric_is_compared(tmp_path: Path) -> None:
 def test_blocks_multiply_arms_and_each_is_compared_within_its_block() -> None:
     settings = SweepSettings(
         hypothesis="h",
+        seeds=5,
         blocks={"one": {"env.tag": "Bandit"}, "two": {"env.tag": "FrozenLake"}},
         arms=ARMS,
         reference="low",
