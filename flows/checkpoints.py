@@ -2,10 +2,24 @@
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from flows.errors import ExperimentError
 from flows.summary import Summary
+from flows.sweep_result import load_result
 from models.folder import OPTIMISER
+from tasks.digest import digest_file
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a pinned policy lies, and whose it is."""
+
+    folder: Path
+    sweep: str
+    arm: str
+    seed: int
 
 
 def pin_policies(name: str, summaries: Mapping[str, Mapping[int, Summary]], folder: Path) -> None:
@@ -22,5 +36,44 @@ def pin_policies(name: str, summaries: Mapping[str, Mapping[int, Summary]], fold
     target.mkdir(parents=True)
     for arm, runs in summaries.items():
         for seed, run in runs.items():
-            place = target / arm.replace(" ", "_") / f"seed-{seed}"
-            shutil.copytree(run.policy, place, ignore=shutil.ignore_patterns(OPTIMISER.name))
+            pin_policy(Path(run.policy), target / _place(arm, seed))
+
+
+def pin_policy(policy: Path, folder: Path) -> None:
+    """Copies one policy without its optimiser state."""
+    shutil.copytree(policy, folder, ignore=shutil.ignore_patterns(OPTIMISER.name))
+
+
+def find_checkpoint(path: Path, *, root: Path) -> Checkpoint:
+    """The checkpoint that a path below `root/checkpoints` belongs to, there or not.
+
+    Raises:
+        ExperimentError: No sweep with results has pinned it.
+    """
+    parts = path.relative_to(root / "checkpoints").parts
+    if len(parts) >= 3:
+        sweep, place = parts[0], Path(parts[1]) / parts[2]
+        for arm, runs in load_result(root / "results", sweep).runs.items():
+            for seed in runs:
+                if _place(arm, seed) == place:
+                    return Checkpoint(root / "checkpoints" / sweep / place, sweep, arm, seed)
+    raise ExperimentError(
+        f"`{path}` is no checkpoint of a sweep\nhint: they are `checkpoints/SWEEP/ARM/seed-N`"
+    )
+
+
+def is_same_policy(checkpoint: Path, policy: Path) -> bool:
+    """Whether a checkpoint has exactly the files of the policy that it was copied from."""
+    return _files(checkpoint) == _files(policy)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {
+        file.relative_to(folder).as_posix(): digest_file(file)
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != OPTIMISER.name
+    }
+
+
+def _place(arm: str, seed: int) -> Path:
+    return Path(arm.replace(" ", "_")) / f"seed-{seed}"

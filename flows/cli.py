@@ -4,7 +4,7 @@ Heavy packages are imported inside the commands, so that `--help` and refusals a
 """
 # ruff: noqa: PLC0415 - see above
 
-import gc
+import gc as interpreter_gc
 import json
 import sys
 from pathlib import Path
@@ -286,6 +286,90 @@ def report(
         console.print(str(report_path(folder, name)), soft_wrap=True)
 
 
+@app.command()
+def explain(
+    file: Annotated[
+        Path, typer.Argument(help="A figure, table, checkpoint, shard or any file of the store.")
+    ],
+    *,
+    store: StoreFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prints what a file was made from, to the commit; names what was changed or is missing.
+
+    Example: starpo explain results/baseline.svg
+    """
+    from flows.explain import explain as trace
+    from flows.explain import print_explanation
+
+    found = trace(file, root=defaults.HOME, store=_store(store))
+    if as_json:
+        _print_json(found.model_dump(mode="json"))
+    else:
+        print_explanation(found, console=console)
+
+
+@app.command()
+def rebuild(
+    file: Annotated[
+        Path, typer.Argument(help="A figure, table, checkpoint, shard or any file of the store.")
+    ],
+    *,
+    store: StoreFolder = None,
+    workers: Workers = None,
+) -> None:
+    """Makes a file again from what it was made from; bit-equal on the same kind of machine.
+
+    Example: starpo rebuild checkpoints/baseline/Bandit_ppo/seed-0
+    """
+    from flows.remake import is_table, remake
+
+    if is_table(file, root=defaults.HOME):
+        from flows.explain import sweep_of
+        from flows.sweep_result import load_result
+
+        known = load_result(defaults.HOME / "results", sweep_of(file))
+        arms = {arm: sorted(runs) for arm, runs in known.runs.items()}
+        result = _run_flow(
+            "sweep",
+            sweep=known.name,
+            scale=known.scale,
+            seeds=max(len(seeds) for seeds in arms.values()),
+            arms=list(arms),
+            store=store,
+            workers=workers,
+        )
+        console.print(f"{result['num_executed']} stages executed, {result['num_reused']} reused")
+        return
+    ran = remake(file, root=defaults.HOME, store=_store(store), workers=workers or 2)
+    console.print(f"made again: {file}", soft_wrap=True)
+    console.print(f"{len(ran)} stages executed" if ran else "no stage had to run")
+
+
+@app.command()
+def gc(
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    store: StoreFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Removes from the store what no run, result or MLflow run refers to.
+
+    Example: starpo gc --dry-run
+    """
+    from flows.gc import collect_garbage
+
+    found = collect_garbage(defaults.HOME, _store(store), dry_run=dry_run)
+    if as_json:
+        _print_json(found.model_dump(mode="json"))
+        return
+    verb = "would remove" if dry_run else "removed"
+    console.print(
+        f"{verb} {len(found.runs)} runs, {found.num_records} stage records and {found.num_objects} "
+        f"objects ({found.num_bytes / 1024**2:.0f} MiB); {found.kept_runs} runs are kept"
+    )
+
+
 Asked = Annotated[
     list[str] | None,
     typer.Argument(
@@ -383,7 +467,7 @@ def main() -> None:
 
     # Hundreds of thousands of objects of libraries are made once and live to the end: looking for
     # rubbish among them, while importing and again at exit, costs two seconds.
-    gc.set_threshold(100_000, 50, 50)
+    interpreter_gc.set_threshold(100_000, 50, 50)
     try:
         app()
     except (FlowsError, TasksError, EnvsError, ModelsError) as error:
@@ -395,7 +479,7 @@ def main() -> None:
         Console(stderr=True).print("stopped; the same command again resumes")
         sys.exit(130)
     finally:
-        gc.freeze()
+        interpreter_gc.freeze()
 
 
 def _run_flow(name: str, **parameters: Any) -> dict[str, Any]:

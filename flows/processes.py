@@ -83,3 +83,18 @@ class Leashed:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def processes_of(home: Path) -> list[int]:
+    """Other processes that were started for a home: all of them carry it in their environment."""
+    mark, found = f"STARPO_HOME={home}".encode(), []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                carries = mark in (folder / "environ").read_bytes().split(b"\0")
+                is_zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if carries and not is_zombie:
+                found.append(int(folder.name))
+    return found

@@ -17,9 +17,18 @@ HEADER = ("arm", "seeds", "mean", "difference", "p (Holm)", "detectable", "peak"
 
 def write_report(result: SweepResult, folder: Path) -> None:
     """Writes `NAME.html`, `NAME.md` and `NAME.svg`; the same result gives the same bytes."""
-    report_path(folder, result.name).write_text(render("sweep.html", page_of(result)))
-    (folder / f"{result.name}.md").write_text(markdown(result) + "\n")
-    (folder / f"{result.name}.svg").write_text(sheet(_charts(result), label=result.hypothesis))
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix, text in rendered(result).items():
+        (folder / f"{result.name}{suffix}").write_text(text)
+
+
+def rendered(result: SweepResult) -> dict[str, str]:
+    """The files of a report by suffix."""
+    return {
+        ".html": render("sweep.html", page_of(result)),
+        ".md": markdown(result) + "\n",
+        ".svg": sheet(_charts(result), label=result.hypothesis),
+    }
 
 
 def report_path(folder: Path, name: str) -> Path:
@@ -43,7 +52,7 @@ def page_of(result: SweepResult) -> dict[str, Any]:
         "rows": [cells(row) for row in result.arms],
         "charts": [(caption, Markup(svg)) for caption, svg in _charts(result)],  # noqa: S704 - our own SVG, texts escaped
         "legend": any(row.reference != row.arm for row in result.arms),
-        "command": _command(result),
+        "command": command_of(result),
         "provenance": flatten(result.provenance),
         "seeds": [
             (arm, [f"{seed}: {value:.3f}" for seed, value in numbers.items()])
@@ -71,7 +80,10 @@ def markdown(result: SweepResult) -> str:
         lines += ["", "Failed:", *(f"- {name}: {why}" for name, why in result.failed.items())]
     facts = result.provenance
     changed = " (changed)" if facts["dirty"] else ""
-    lines += ["", f"`{_command(result)}` at commit {facts['commit']}{changed}, {facts['machine']}."]
+    lines += [
+        "",
+        f"`{command_of(result)}` at commit {facts['commit']}{changed}, {facts['machine']}.",
+    ]
     return "\n".join(lines)
 
 
@@ -123,7 +135,8 @@ def _reach(result: SweepResult) -> str:
     )
 
 
-def _command(result: SweepResult) -> str:
+def command_of(result: SweepResult) -> str:
+    """The command that makes this result."""
     scale = "" if result.scale == "nano" else f" --scale {result.scale}"
     seeds = max((row.seeds for row in result.arms), default=0)
     return f"starpo sweep {result.name}{scale} --seeds {seeds}"

@@ -1,10 +1,12 @@
-"""Kills a training run with SIGKILL at random moments; the result must not change.
+"""Kills a training run, or a sweep, with SIGKILL at random moments; the result must not change.
 
-Trains a small experiment once without interruption, then once with kills, each time continuing with
-the same command, and compares everything that is kept: the final policy, every stage's outputs,
-the ids of all episodes, MLflow's steps. Nothing may be lost, repeated, or left behind.
+Runs a small one once without interruption, then once with kills, each time continuing with the same
+command, and compares everything that is kept: of a training run the final policy, every stage's
+outputs and the ids of all episodes, of a sweep every byte of its results; of both MLflow's runs and
+steps. Nothing may be lost, repeated, or left behind.
 
     python scripts/kill_test.py --kills 10
+    python scripts/kill_test.py --kills 10 --sweep smoke
 """
 
 import argparse
@@ -23,7 +25,14 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+from flows.processes import processes_of
+from tasks.digest import digest_path
 from tasks.tracking import open_client
+
+Found = dict[str, object]
+"""What a command printed."""
+Rows = dict[str, tuple[bool, str]]
+"""For each thing compared, whether it holds and what was found."""
 
 OVERRIDES = [
     "train.iterations=6",
@@ -37,9 +46,10 @@ ORPHAN_PATIENCE_S = 15.0
 console = Console()
 
 
-def command() -> list[str]:
-    """The training command."""
-    return [str(Path(sys.executable).parent / "starpo"), "train", "--json", *OVERRIDES]
+def command(sweep: str | None) -> list[str]:
+    """The command of a training run, or of a sweep."""
+    arguments = ["sweep", sweep, "--place", "processes"] if sweep else ["train", *OVERRIDES]
+    return [str(Path(sys.executable).parent / "starpo"), *arguments, "--json"]
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -47,7 +57,7 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, "STARPO_HOME": str(home)}
 
 
-def run_to_end(home: Path) -> tuple[dict[str, object], float]:
+def run_to_end(home: Path, command: list[str]) -> tuple[Found, float]:
     """Runs the command to its end.
 
     Returns:
@@ -55,22 +65,22 @@ def run_to_end(home: Path) -> tuple[dict[str, object], float]:
     """
     started = time.monotonic()
     done = subprocess.run(
-        command(), env=environment(home), capture_output=True, text=True, check=False
+        command, env=environment(home), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"the command failed:\n{done.stdout}\n{done.stderr}")
-    summary: dict[str, object] = json.loads(done.stdout)
+    summary: Found = json.loads(done.stdout)
     return summary, time.monotonic() - started
 
 
-def run_and_kill(home: Path, after_s: float) -> bool:
+def run_and_kill(home: Path, command: list[str], after_s: float) -> bool:
     """Runs the command and kills it with SIGKILL.
 
     Returns:
         Whether it was still running when the time came.
     """
     process = subprocess.Popen(
-        command(),
+        command,
         env=environment(home),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -83,22 +93,6 @@ def run_and_kill(home: Path, after_s: float) -> bool:
         process.wait()
         return True
     return False
-
-
-def processes_of(home: Path) -> list[int]:
-    """Processes that were started for a home: all of them carry it in their environment."""
-    found = []
-    mark = f"STARPO_HOME={home}".encode()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            try:
-                carries = mark in (folder / "environ").read_bytes().split(b"\0")
-                zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-            if carries and not zombie:
-                found.append(int(folder.name))
-    return found
 
 
 def await_no_orphans(home: Path) -> list[int]:
@@ -146,32 +140,58 @@ def tracked(home: Path) -> tuple[int, list[str], int]:
     return len(runs), [run.info.status for run in runs], len(history) - len(set(history))
 
 
-def differences(
-    home: Path, whole: Path, expected: dict[str, object]
-) -> dict[str, tuple[bool, str]]:
+def same_training(home: Path, whole: Path, expected: Found, found: Found) -> Rows:
+    """Compares a killed training run with the uninterrupted one."""
+    ids, expected_ids = episodes(home), episodes(whole)
+    outputs, expected_outputs = stage_outputs(home), stage_outputs(whole)
+    changed = [label for label in expected_outputs if outputs.get(label) != expected_outputs[label]]
+    runs, states, _ = tracked(home)
+    return {
+        "final policy": (found["policy_digest"] == expected["policy_digest"], "digest"),
+        "stages with other outputs": (not changed, str(len(changed))),
+        "episodes lost": (not expected_ids - ids, str(len(expected_ids - ids))),
+        "episodes repeated": (not ids - expected_ids, str(len(ids - expected_ids))),
+        "MLflow runs": (runs == 1 and states == ["FINISHED"], f"{runs} {states}"),
+    }
+
+
+def same_sweep(home: Path, whole: Path) -> Rows:
+    """Compares a killed sweep with the uninterrupted one."""
+    expected, found = (
+        {file.name: file.read_bytes() for file in (place / "results").iterdir()}
+        for place in (whole, home)
+    )
+    changed = [name for name, content in expected.items() if found.get(name) != content]
+    pinned, expected_pins = (digest_path(place / "checkpoints") for place in (home, whole))
+    (runs, states, _), (expected_runs, _, _) = tracked(home), tracked(whole)
+    unfinished = [state for state in states if state != "FINISHED"]
+    return {
+        "files of the result": (len(found) == len(expected), str(len(found))),
+        "of them with other bytes": (not changed, str(changed or 0)),
+        "checkpoints": (pinned == expected_pins, "digest"),
+        "MLflow runs": (runs == expected_runs and not unfinished, f"{runs} {unfinished}"),
+    }
+
+
+def differences(home: Path, whole: Path, *, sweep: str | None, expected: Found) -> Rows:
     """Runs the command to its end once more and compares what it left with the uninterrupted run.
 
     Args:
         home: Of the killed run.
         whole: Of the uninterrupted run.
-        expected: Summary of the uninterrupted run.
+        sweep: Its name; None for a training run.
+        expected: What the uninterrupted run printed.
 
     Returns:
         For each thing compared, whether it holds and what was found.
     """
-    result, _ = run_to_end(home)
-    ids, expected_ids = episodes(home), episodes(whole)
-    outputs, expected_outputs = stage_outputs(home), stage_outputs(whole)
-    changed = [label for label in expected_outputs if outputs.get(label) != expected_outputs[label]]
+    found, _ = run_to_end(home, command(sweep))
+    rows = same_sweep(home, whole) if sweep else same_training(home, whole, expected, found)
     stray = list((home / ".starpo" / "store").glob("tmp/*"))
-    runs, states, repeated = tracked(home)
+    *_, repeated = tracked(home)
     return {
-        "final policy": (result["policy_digest"] == expected["policy_digest"], "digest"),
-        "stages with other outputs": (not changed, str(len(changed))),
-        "episodes lost": (not expected_ids - ids, str(len(expected_ids - ids))),
-        "episodes repeated": (not ids - expected_ids, str(len(ids - expected_ids))),
+        **rows,
         "work in progress left": (not stray, str(len(stray))),
-        "MLflow runs": (runs == 1 and states == ["FINISHED"], f"{runs} {states}"),
         "MLflow steps repeated": (repeated == 0, str(repeated)),
     }
 
@@ -185,19 +205,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=10, help="number of kills")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--sweep", help="kill this sweep instead of a training run")
     arguments = parser.parse_args()
+    words = command(arguments.sweep)
     draw = random.Random(arguments.seed)  # noqa: S311 - moments, not secrets
     with tempfile.TemporaryDirectory(prefix="starpo-kill-") as folder:
         whole = Path(folder) / "whole"
-        expected, whole_s = run_to_end(whole)
-        _, reused_s = run_to_end(whole)
+        expected, whole_s = run_to_end(whole, words)
+        _, reused_s = run_to_end(whole, words)
         console.print(f"uninterrupted {whole_s:.1f} s, all reused {reused_s:.1f} s")
         # one kill moves the run on by a share of the work, so that the kills spread over all of it
         longest_s = reused_s + 2 * (whole_s - reused_s) / max(arguments.kills, 2)
         kills, orphans, homes = 0, 0, [Path(folder) / "killed-0"]
         while kills < arguments.kills:
             after_s = draw.uniform(0.2, longest_s)
-            if not run_and_kill(homes[-1], after_s):
+            if not run_and_kill(homes[-1], words, after_s):
                 homes.append(Path(folder) / f"killed-{len(homes)}")  # it finished: start another
                 continue
             kills += 1
@@ -208,7 +230,9 @@ def main() -> int:
         for home in homes:
             rows |= {
                 f"{home.name}: {name}": row
-                for name, row in differences(home, whole, expected).items()
+                for name, row in differences(
+                    home, whole, sweep=arguments.sweep, expected=expected
+                ).items()
             }
     table = Table(title=f"{kills} kills", title_justify="left")
     for column in ("what", "found", "holds"):

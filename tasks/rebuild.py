@@ -64,7 +64,7 @@ def rebuild(runtime: Runtime, record: Record) -> list[Record]:
             an output comes out different.
     """
     store = runtime.store
-    makers: dict[str, Record] = {}
+    known: dict[str, Record] = {}
     waiting = [record]
     order: list[Record] = []  # the last is needed first; a stage may be needed by several
     while waiting:
@@ -72,17 +72,13 @@ def rebuild(runtime: Runtime, record: Record) -> list[Record]:
         order = [*(item for item in order if item.address != current.address), current]
         for reference in current.inputs.values():
             if not store.is_intact(reference):
-                makers = makers or {
-                    output.digest: item
-                    for item in all_records(store)
-                    for output in item.outputs.values()
-                }
-                if reference.digest not in makers:
+                known = known or makers(store)
+                if reference.digest not in known:
                     raise RebuildError(
                         f"nobody knows who made `{reference.name}`, an input of `{current.label}`\n"
                         "hint: run the experiment again"
                     )
-                waiting.append(makers[reference.digest])
+                waiting.append(known[reference.digest])
     for item in reversed(order):
         _run_again(runtime, item)
     for item in order[1:]:
@@ -95,8 +91,7 @@ def rebuild(runtime: Runtime, record: Record) -> list[Record]:
 def _run_again(runtime: Runtime, record: Record) -> None:
     stage = STAGES[record.stage]
     settings = stage.settings_class.model_validate(record.settings)
-    address = stage.address(settings=settings, inputs=record.inputs, seed=record.seed)
-    if address != record.address:
+    if not has_same_code(record):
         raise RebuildError(
             f"the code of `{record.label}` has changed since it ran\n"
             f"hint: check out commit {record.provenance.get('commit', 'unknown')} to rebuild it"
@@ -116,6 +111,29 @@ def _run_again(runtime: Runtime, record: Record) -> None:
                 f"instead of {output.digest}\nhint: it was made on {_machine(record.provenance)}; "
                 f"here is {_machine(provenance())}"
             )
+
+
+def has_same_code(record: Record) -> bool:
+    """Whether the code here would run the stage at the same address."""
+    stage = STAGES[record.stage]
+    settings = stage.settings_class.model_validate(record.settings)
+    return (
+        stage.address(settings=settings, inputs=record.inputs, seed=record.seed) == record.address
+    )
+
+
+def makers(store: Store) -> dict[str, Record]:
+    """The record that made each object, by the object's digest.
+
+    Where versions of the code made the same bytes, that of the code here is preferred.
+    """
+    found: dict[str, Record] = {}
+    for record in all_records(store):
+        for output in record.outputs.values():
+            other = found.get(output.digest)
+            if other is None or (not has_same_code(other) and has_same_code(record)):
+                found[output.digest] = record
+    return found
 
 
 def all_records(store: Store) -> Iterator[Record]:

@@ -62,6 +62,11 @@ def read_run(root: Path, digest: str) -> Run | None:
         return None
 
 
+def remove_run(root: Path, run: Run) -> None:
+    """Forgets a run; its stages stay where they are."""
+    _file(root, run.digest).unlink()
+
+
 def known_runs(root: Path) -> dict[str, Run]:
     """All runs by the digest of their experiment."""
     files = (root / ".starpo" / "runs").glob("*.json")

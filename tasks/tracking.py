@@ -24,6 +24,8 @@ PROGRESS_METRIC = "train/iteration"
 MAX_BATCH = 900
 SEND_AFTER = 200
 MAX_PARAM_CHARACTERS = 500
+MAX_PAGE = 1000
+REFERRING = ("digest", "policy", "run")
 
 
 class RunState(StrEnum):
@@ -263,6 +265,23 @@ def _safe(name: str) -> str:
 
 def _milliseconds() -> int:
     return int(time.time() * 1000)
+
+
+def tracked_digests(root: Path) -> set[str]:
+    """Digests that MLflow's runs refer to, of experiments and policies; not of deleted runs."""
+    if not (root / "mlruns" / "mlflow.db").exists():
+        return set()
+    client = open_client(root)
+    experiments = [item.experiment_id for item in client.search_experiments()]
+    found: set[str] = set()
+    token = None
+    while True:
+        page = client.search_runs(experiments, max_results=MAX_PAGE, page_token=token)
+        for run in page:
+            found |= {run.data.tags.get(f"starpo.{name}", "") for name in REFERRING}
+        token = page.token
+        if not token:
+            return found - {""}
 
 
 class TrackedRun(BaseModel):

@@ -13,7 +13,9 @@ from flows.defaults import ROOT
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
-def test_P1_P2_P3_C6_killed_equals_uninterrupted() -> None:
+@pytest.mark.parametrize("what", [[], ["--sweep", "smoke"]], ids=["training", "sweep"])
+def test_P1_P2_P3_C6_killed_equals_uninterrupted(what: list[str]) -> None:
     script = [sys.executable, str(ROOT / "scripts" / "kill_test.py"), "--kills", "2", "--seed", "3"]
+    script += what
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -125,3 +125,73 @@ def test_a_record_survives_a_new_process_and_is_refused_when_cut(store: Store) -
     store.record_path("ab" * 32).write_text('{"metrics": ')
     with pytest.raises(DamagedObjectError, match="delete this file"):
         store.read_record("ab" * 32)
+
+
+def test_a_collected_object_is_gone_but_known_with_its_maker(store: Store) -> None:
+    path, reference = _put(store)
+    store.collect(reference, made_by="address")
+    assert not path.exists()
+    assert store.maker(reference) == "address"
+    assert store.is_collected(reference)
+    assert store.is_known(reference)
+    assert not store.is_intact(reference)
+    store.collect(reference, made_by="another")  # not there: nothing to do
+    assert store.maker(reference) == "address"
+
+
+def test_an_object_that_came_back_is_not_collected(store: Store) -> None:
+    _, reference = _put(store)
+    store.collect(reference, made_by="address")
+    _put(store)
+    assert not store.is_collected(reference)
+    assert store.is_intact(reference)
+
+
+def test_a_lost_object_is_not_known(store: Store) -> None:
+    path, reference = _put(store)
+    path.unlink()
+    assert not store.is_known(reference)
+    assert store.maker(reference) is None
+
+
+def test_what_several_processes_need_is_made_by_one(store: Store) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from tasks.store import Store\n"
+        "store = Store(Path(sys.argv[1])); log = Path(sys.argv[2])\n"
+        "with store.making('ab' * 32):\n"
+        "    with log.open('a') as file: file.write('in '); file.flush(); time.sleep(0.2)\n"
+        "    with log.open('a') as file: file.write('out ')\n"
+    )
+    log = store.root.parent / "log"
+    command = [sys.executable, "-c", code, str(store.root), str(log)]
+    running = [subprocess.Popen(command) for _ in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert log.read_text() == "in out " * 3
+
+
+def test_storing_what_another_process_stored_meanwhile_is_no_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(store, b"same")
+    folder = store.root / "objects"
+    monkeypatch.setattr(Store, "is_intact", _intact_from_the_second_call())
+    with store.workspace() as scratch:
+        (scratch / "policy").mkdir()
+        (scratch / "policy" / "a").write_text("x")
+        reference = store.put(scratch / "policy")
+        (scratch / "policy").mkdir()
+        (scratch / "policy" / "a").write_text("x")
+        again = store.put(scratch / "policy")
+    assert reference == again
+    assert len(list(folder.rglob("a"))) == 1
+
+
+def _intact_from_the_second_call() -> "object":
+    """As it looks to a process that is a moment behind another one."""
+    real, calls = Store.is_intact, []
+
+    def is_intact(self: Store, reference: "object") -> bool:
+        calls.append(reference)
+        return len(calls) % 2 == 0 and real(self, reference)
+
+    return is_intact
