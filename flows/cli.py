@@ -347,6 +347,37 @@ def rebuild(
 
 
 @app.command()
+def nightly(
+    *,
+    date: Annotated[
+        str | None, typer.Option(help="The night. [default: today]", show_default=False)
+    ] = None,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="What moved is meant: start a new history.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measures the nightly suite and compares it with the nights before; fails on a regression.
+
+    Example: starpo nightly
+    """
+    from flows.nightly import Night, Verdict, print_night
+    from flows.nightly import nightly as flow
+    from flows.server import prefect_server
+
+    with prefect_server(defaults.HOME):
+        state: Any = flow(date=date, accept=accept, return_state=True)
+        result = Night.model_validate(state.result(raise_on_failure=False))
+    if as_json:
+        _print_json(result.model_dump(mode="json"))
+    elif result.rows:
+        print_night(result, console=console)
+    else:
+        console.print(f"{result.date}: skipped, {result.verdict}")
+    raise typer.Exit(1 if result.verdict is Verdict.REGRESSION else 0)
+
+
+@app.command()
 def gc(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,

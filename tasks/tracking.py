@@ -284,6 +284,48 @@ def tracked_digests(root: Path) -> set[str]:
             return found - {""}
 
 
+class FinishedRun(BaseModel):
+    """A finished run's tags and last metrics."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    tags: dict[str, str]
+    metrics: dict[str, float]
+
+
+def finished_runs(root: Path, experiment: str) -> list[FinishedRun]:
+    """The finished runs of an experiment by name; none when it does not exist.
+
+    Args:
+        root: Holds `mlruns`.
+        experiment: Its name.
+    """
+    if not (root / "mlruns" / "mlflow.db").exists():
+        return []
+    client = open_client(root)
+    found = client.get_experiment_by_name(experiment)
+    if found is None:
+        return []
+    finished = f"attributes.status = '{RunState.FINISHED.value}'"
+    runs = client.search_runs([found.experiment_id], finished, max_results=MAX_PAGE)
+    return sorted(
+        (
+            FinishedRun(
+                name=run.info.run_name,
+                tags={
+                    name.removeprefix("starpo."): value
+                    for name, value in run.data.tags.items()
+                    if name.startswith("starpo.")
+                },
+                metrics=run.data.metrics,
+            )
+            for run in runs
+        ),
+        key=lambda run: run.name,
+    )
+
+
 class TrackedRun(BaseModel):
     """A run as MLflow knows it, for lists."""
 
