@@ -1,8 +1,11 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
+from flows.defaults import ROOT
 from flows.deployments import close_interrupted
 from flows.errors import ServerError
 from flows.processes import Leashed
@@ -25,9 +28,47 @@ def test_a_service_that_ends_on_its_own_is_named_with_its_last_words(tmp_path: P
         _watch({"worker": child})
 
 
-def test_deployments_keep_no_limit_that_a_killed_run_would_hold_for_ever() -> None:
-    text = (Path(__file__).parents[2] / "prefect.yaml").read_text()
-    assert "concurrency_limit" not in text
+LIMITED = """
+import os, signal, sys
+from pathlib import Path
+import httpx
+from flows import defaults
+from flows.deployments import close_interrupted
+from flows.server import prefect_server
+
+def post(place, body):
+    return httpx.post(f"{api.url}/{place}", json=body, timeout=20).raise_for_status().json()
+
+def state_of_a_new_run():
+    run = post(f"deployments/{deployment}/create_flow_run", {})["id"]
+    found = post(f"flow_runs/{run}/set_state", {"state": {"type": "PENDING"}})["state"]
+    if found["type"] == "PENDING":
+        post(f"flow_runs/{run}/set_state", {"state": {"type": "RUNNING"}})
+    return found["type"]
+
+defaults.apply()
+with prefect_server(Path(sys.argv[1])) as api:
+    closed = len(close_interrupted(api.url))
+    flow = post("flows/", {"name": "limited"})["id"]
+    limit = {"concurrency_limit": 1, "concurrency_options": {"collision_strategy": "CANCEL_NEW"}}
+    deployment = post("deployments/", {"name": "limited", "flow_id": flow, **limit})["id"]
+    print(closed, state_of_a_new_run(), state_of_a_new_run(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_C6_a_killed_run_does_not_hold_a_deployments_limit_for_ever(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, env=home, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    )
+    assert first.stdout == "0 PENDING CANCELLED\n", first.stderr
+    assert second.stdout == "1 PENDING CANCELLED\n", second.stderr
 
 
 def _create(server: str, *, state: str, deployment: str | None, flow: str) -> str:
