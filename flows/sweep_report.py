@@ -128,7 +128,7 @@ def _measured(result: SweepResult) -> str:
 def _reach(result: SweepResult) -> str:
     seeds = max((row.seeds for row in result.arms), default=0)
     if result.detectable is None:
-        return f"{seeds} seeds an arm: no comparison has an interval."
+        return f"{seeds} seeds an arm: too few, or too alike, for an interval of every comparison."
     return (
         f"{seeds} seeds an arm: a difference of {result.detectable:.3f} would have been told from "
         "0 in every comparison in four of five such studies."

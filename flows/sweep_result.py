@@ -33,7 +33,7 @@ class ArmRow(BaseModel):
 
     Attributes:
         reference: The arm that it is compared with.
-        low: Lower end of the mean's 95 % interval over seeds; None for a single seed.
+        low: Lower end of the mean's 95 % interval over seeds; None when the seeds do not differ.
         peak: Highest point of the curve of held-out success, mean over seeds; so are area (mean
             height), and drop (from the peak to the end).
         collapsed: Runs whose success fell below half of its peak and stayed there.
@@ -124,9 +124,10 @@ class SweepResult(BaseModel):
 
     @property
     def detectable(self) -> float | None:
-        """The smallest difference that every comparison would have told apart."""
-        found = [row.detectable for row in self.arms if row.detectable is not None]
-        return max(found, default=None)
+        """The smallest difference that every comparison would have told; None when one has none."""
+        found = [row.detectable for row in self.arms if row.difference is not None]
+        known = [value for value in found if value is not None]
+        return max(known) if known and len(known) == len(found) else None
 
 
 def judged(

@@ -2,7 +2,9 @@
 
 Few seeds are the rule (five), where a percentile bootstrap covers too little: its 95 % intervals of
 five normal values hold the mean in about 84 % of studies. Student's t holds what it says for values
-that are roughly normal, and means of hundreds of episodes are.
+that are roughly normal, and means of hundreds of episodes are. Values that are all the same tell
+nothing of their spread, as a single one does: success over few episodes takes few values, and two
+seeds that happen to agree are no certainty.
 """
 
 import math
@@ -16,6 +18,8 @@ from tasks.errors import SampleError
 
 CONFIDENCE = 0.95
 POWER = 0.8
+SMALLEST_SPREAD = 1e-9
+"""Values closer than this are the same; what is left of equal ones after a subtraction."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ def mean_interval(values: ArrayLike, *, confidence: float = CONFIDENCE) -> MeanI
     """Student's interval of a mean.
 
     Args:
-        values: Independent observations, at least one; a single one has an unbounded interval.
+        values: Independent observations, at least one; those without a spread have an unbounded
+            interval.
         confidence: Coverage.
 
     Raises:
@@ -68,9 +73,10 @@ def mean_interval(values: ArrayLike, *, confidence: float = CONFIDENCE) -> MeanI
     if not sample.size or not np.isfinite(sample).all():
         raise SampleError(f"a mean needs finite values, got {sample.tolist()[:5]}")
     mean = float(sample.mean())
-    if sample.size == 1:
+    spread = _spread(sample)
+    if spread is None:
         return MeanInterval(mean, -math.inf, math.inf)
-    error = float(sample.std(ddof=1)) / math.sqrt(sample.size)
+    error = spread / math.sqrt(sample.size)
     half = float(t.ppf(0.5 + confidence / 2, sample.size - 1)) * error
     return MeanInterval(mean, mean - half, mean + half)
 
@@ -127,9 +133,10 @@ def detectable_difference(
     from scipy.stats import t  # noqa: PLC0415 - half a second
 
     num = len(differences)
-    if num < 2:
+    spread = _spread(differences)
+    if spread is None:
         return math.inf
-    error = float(np.std(differences, ddof=1)) / math.sqrt(num)
+    error = spread / math.sqrt(num)
     return float(t.ppf(1 - level / 2, num - 1) + t.ppf(power, num - 1)) * error
 
 
@@ -138,18 +145,23 @@ def paired(reference: Mapping[int, float], other: Mapping[int, float]) -> list[f
     return [other[seed] - reference[seed] for seed in sorted(set(reference) & set(other))]
 
 
+def _spread(values: ArrayLike) -> float | None:
+    """Standard deviation; None for values that tell nothing of it: a single one, or equal ones."""
+    sample = np.asarray(values, dtype=np.float64)
+    spread = float(sample.std(ddof=1)) if sample.size > 1 else 0.0
+    return spread if spread > SMALLEST_SPREAD else None
+
+
 def _p_value(differences: Sequence[float]) -> float:
-    """Two-sided p-value of Student's paired test; 1 for one pair, or when nothing differs."""
+    """Two-sided p-value of Student's paired test; 1 for differences without a spread."""
     from scipy.stats import t  # noqa: PLC0415 - half a second
 
-    sample = np.asarray(differences, dtype=np.float64)
-    if sample.size < 2 or not sample.any():
+    spread = _spread(differences)
+    if spread is None:
         return 1.0
-    deviation = float(sample.std(ddof=1))
-    if deviation == 0:
-        return 0.0
-    statistic = float(sample.mean()) / (deviation / math.sqrt(sample.size))
-    return float(2 * t.sf(abs(statistic), sample.size - 1))
+    num = len(differences)
+    statistic = float(np.mean(differences)) / (spread / math.sqrt(num))
+    return float(2 * t.sf(abs(statistic), num - 1))
 
 
 @dataclass(frozen=True)

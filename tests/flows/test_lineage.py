@@ -181,7 +181,9 @@ def test_what_other_code_made_is_not_rebuilt_and_its_commit_is_named(root: Path)
     )
     with (
         Lanes(workers=1) as lanes,
-        pytest.raises(RebuildError, match="`rollout 0001` has changed(.|\n)*check out commit abc123"),
+        pytest.raises(
+            RebuildError, match="`rollout 0001` has changed(.|\n)*check out commit abc123"
+        ),
     ):
         rebuild(Runtime(store=store, lanes=lanes), older)
 

@@ -33,8 +33,10 @@ def test_the_interval_is_students() -> None:
     assert (found.low, found.high) == pytest.approx((3 - half, 3 + half))
 
 
-def test_one_seed_says_nothing_about_others() -> None:
-    assert mean_interval([0.7]).high == math.inf
+@pytest.mark.parametrize("values", [[0.7], [0.7, 0.7], [0.1 + 0.2, 0.3, 0.3]])
+def test_values_without_a_spread_say_nothing_about_others(values: list[float]) -> None:
+    found = mean_interval(values)
+    assert (found.low, found.high) == (-math.inf, math.inf)
 
 
 def test_a_value_that_is_not_finite_is_refused() -> None:
@@ -117,6 +119,14 @@ def test_arms_that_never_differ_are_not_distinguishable() -> None:
     found = against("a", {"a": seeds(0.5, 0.6), "b": seeds(0.5, 0.6)})["b"]
     assert not found.is_distinguishable
     assert found.p_value == 1.0
+
+
+def test_seeds_that_happen_to_agree_are_no_certainty() -> None:
+    found = against("a", {"a": seeds(15 / 32, 0.1), "b": seeds(16 / 32, 0.1 + 1 / 32)})["b"]
+    assert found.difference.mean == pytest.approx(1 / 32)
+    assert not found.is_distinguishable
+    assert found.p_value == 1.0
+    assert found.detectable == math.inf
 
 
 def test_a_curve_is_summarised_by_end_peak_area_and_collapse() -> None:
