@@ -43,6 +43,17 @@ def deploy(url: str) -> None:
             )
 
 
+def deployed(url: str) -> list[str]:
+    """Deployments of a server as `flow/name`.
+
+    Args:
+        url: Its API.
+    """
+    flows = {flow["id"]: flow["name"] for flow in _post(f"{url}/flows/filter", {})}
+    found = _post(f"{url}/deployments/filter", {})
+    return [f"{flows[item['flow_id']]}/{item['name']}" for item in found]
+
+
 def close_interrupted(url: str) -> list[str]:
     """Sets deployment runs to Crashed that an earlier `starpo up` left unfinished.
 

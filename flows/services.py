@@ -12,7 +12,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from flows.deployments import POOL, close_interrupted, deploy, tool
+from flows.deployments import POOL, close_interrupted, deploy, deployed, tool
 from flows.errors import ServerError
 from flows.processes import Leashed
 from flows.server import OwnServer, announced, free_port, services_url
@@ -135,7 +135,8 @@ def _addresses(addresses: Mapping[str, str]) -> Table:
     for service, url in addresses.items():
         table.add_row(service, url.removesuffix("/api"))
     if Service.PREFECT in addresses:
-        table.add_row("worker", "runs the deployments starpo/train, starpo/sweep, starpo/evaluate")
+        names = ", ".join(deployed(addresses[Service.PREFECT]))
+        table.add_row("worker", f"runs the deployments {names}")
     return table
 
 
