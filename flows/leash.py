@@ -2,7 +2,8 @@
 
 The command runs in a process group of its own. When standard input closes, which happens when the
 parent exits however it dies, the whole group is told to end, then made to. What the command started
-in groups of their own and left behind ends too, on Linux, where this process adopts it.
+in groups of their own and left behind ends too, on Linux, where this process adopts it. An adopted
+process that has ended is buried at once: its group would count as alive for those who ask.
 """
 
 import ctypes
@@ -28,35 +29,50 @@ def run(command: list[str]) -> int:
     """
     _adopt_orphans()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603 - given by our own code
-    orphaned = threading.Event()
+    orphaned, ended = threading.Event(), threading.Event()
 
     def watch() -> None:
         while os.read(0, 1):  # empty when the parent's end of the pipe is closed
             pass
         orphaned.set()
-        end_group(process)
+        end_group(process.pid, ended)
 
     def end(*_: object) -> None:  # waiting inside a handler would wait for the wait it interrupted
-        threading.Thread(target=end_group, args=(process,), daemon=True).start()
+        threading.Thread(target=end_group, args=(process.pid, ended), daemon=True).start()
 
     signal.signal(signal.SIGTERM, end)
     threading.Thread(target=watch, daemon=True).start()
-    status = process.wait()
-    end_group(process)  # what the command left behind in its group
+    status = _wait(process)
+    ended.set()
+    end_group(process.pid, ended)  # what the command left behind in its group
     end_adopted()  # and in others
     return 0 if orphaned.is_set() else status
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Asks a process group to end, and kills what is left after a grace time."""
-    for order, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Waits for the command, burying the adopted that end before it."""
+    if sys.platform != "linux":
+        return process.wait()
+    while True:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        if found is None or found.si_pid == process.pid:
+            return process.wait()
+        os.waitpid(found.si_pid, 0)
+
+
+def end_group(group: int, ended: threading.Event) -> None:
+    """Asks a process group to end, and kills what is left after a grace time.
+
+    Args:
+        group: Its id.
+        ended: Set once its leader has ended.
+    """
+    for order in (signal.SIGTERM, signal.SIGKILL):
         try:
-            os.killpg(process.pid, order)
-            process.wait(patience_s)
+            os.killpg(group, order)
         except ProcessLookupError:
             return
-        except subprocess.TimeoutExpired:
-            continue
+        ended.wait(GRACE_S)
 
 
 def end_adopted() -> None:

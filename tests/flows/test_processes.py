@@ -105,3 +105,37 @@ def test_the_environment_reaches_the_command(tmp_path: Path) -> None:
     assert child._process.wait(20) == 0
     assert child.tail() == "yes"
     assert "STARPO_TEST" not in os.environ
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to the leash")
+def test_P4_an_orphan_that_has_ended_does_not_keep_its_group_alive(tmp_path: Path) -> None:
+    grandchild = "import time; print('here', flush=True); time.sleep(600)"
+    child = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {grandchild!r}])
+time.sleep(600)
+"""
+    program = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {child!r}], start_new_session=True).wait()
+time.sleep(600)
+"""
+    command = Leashed([sys.executable, "-c", program], log=tmp_path / "log", environment={})
+    command.wait_until(lambda: "here" in command.tail(), what="the grandchild")
+    (own,) = _children(command._process.pid)
+    (group,) = _children(own)
+    os.killpg(group, signal.SIGTERM)
+    deadline = time.monotonic() + 15
+    while _group_exists(group):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert _alive(own)
+    command.stop()
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
