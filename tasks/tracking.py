@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ MAX_BATCH = 900
 SEND_AFTER = 200
 MAX_PARAM_CHARACTERS = 500
 MAX_PAGE = 1000
+UNSAFE = re.compile(r"[^\w\-. /:]", re.ASCII)
 REFERRING = ("digest", "policy", "run")
 
 
@@ -259,8 +261,8 @@ def _exclusive(path: Path) -> Iterator[None]:
 
 
 def _safe(name: str) -> str:
-    """MLflow allows letters, digits and `_-. /:` in names of metrics."""
-    return name.replace("@", "_at_")
+    """A name of a metric as MLflow allows it: of letters, digits and `_-. /:`."""
+    return UNSAFE.sub("_", name.replace("@", "_at_").replace("%", "percent"))
 
 
 def _milliseconds() -> int:

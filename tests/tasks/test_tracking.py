@@ -34,6 +34,24 @@ def test_a_resumed_run_continues_without_repeated_steps(tmp_path: Path) -> None:
     assert [run.state for run in tracked_runs(tmp_path)] == ["FINISHED"]
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("evaluate/pass@8", "evaluate/pass_at_8"),
+        ("mean/FrozenLake ppo 75 %", "mean/FrozenLake ppo 75 percent"),
+        ("mean/k ≤ 3, top(p)", "mean/k _ 3_ top_p_"),
+    ],
+)
+def test_names_that_mlflow_refuses_are_written_as_it_allows(
+    tmp_path: Path, name: str, kept: str
+) -> None:
+    with _open(tmp_path) as tracker:
+        tracker.log(0, {name: 0.5})
+        tracker.finish("finished")
+    (point,) = open_client(tmp_path).get_metric_history(tracker.run_id, kept)
+    assert point.value == 0.5
+
+
 def test_another_experiment_is_another_run(tmp_path: Path) -> None:
     with _open(tmp_path) as first:
         first.finish("finished")
