@@ -157,7 +157,7 @@ def test_an_arm_is_tried_again_as_often_as_asked(
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_P4_ending_a_sweep_ends_its_arms_within_ten_seconds_and_leaves_the_store_whole(
+def test_ending_a_sweep_ends_its_arms_within_ten_seconds_and_leaves_the_store_whole(
     home: dict[str, str], tmp_path: Path
 ) -> None:
     program = "from flows.cli import main; main()"

@@ -168,7 +168,7 @@ def test_a_training_runs_report_has_no_console_errors(swept: Studio, page: Page)
     assert page.errors == []
 
 
-def test_P4_cancelling_a_sweep_from_the_page_stops_its_work_within_ten_seconds(
+def test_cancelling_a_sweep_from_the_page_stops_its_work_within_ten_seconds(
     studio: Studio, page: Page, tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "store")

@@ -108,7 +108,7 @@ def test_the_environment_reaches_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to the leash")
-def test_P4_an_orphan_that_has_ended_does_not_keep_its_group_alive(tmp_path: Path) -> None:
+def test_C6_an_orphan_that_has_ended_does_not_keep_its_group_alive(tmp_path: Path) -> None:
     grandchild = "import time; print('here', flush=True); time.sleep(600)"
     child = f"""
 import subprocess, sys, time
