@@ -13,6 +13,13 @@ HOME = Path(os.environ.get("STARPO_HOME", ROOT)).absolute()
 STORE = HOME / ".starpo" / "store"
 """The store, where no other one is asked for."""
 
+PLACES = {
+    "MLFLOW_TRACKING_URI": f"sqlite:///{HOME / 'mlruns' / 'mlflow.db'}",
+    "PREFECT_HOME": str(HOME / ".starpo" / "prefect"),
+    "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(HOME / ".starpo" / "prefect" / "results"),
+}
+"""Where the home holds what: a command for another home must not inherit them."""
+
 DEFAULTS = {
     # no telemetry
     "DO_NOT_TRACK": "1",
@@ -33,12 +40,11 @@ DEFAULTS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # its logs are in its page
     "TRANSFORMERS_VERBOSITY": "error",
-    # an own Prefect home, results and servers
+    # quiet servers
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    "MLFLOW_TRACKING_URI": f"sqlite:///{HOME / 'mlruns' / 'mlflow.db'}",
-    "PREFECT_HOME": str(HOME / ".starpo" / "prefect"),
-    "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(HOME / ".starpo" / "prefect" / "results"),
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    # an own Prefect home and results
+    **PLACES,
 }
 
 

@@ -42,6 +42,9 @@ _SERVICES_OFF = {
 class OwnServer:
     """A Prefect server process of this command; start early, wait late.
 
+    Servers of one home start one after another: two that create its database at once break each
+    other's start.
+
     Args:
         state: The checkout's `.starpo` folder.
         port: Port on loopback.
@@ -53,6 +56,8 @@ class OwnServer:
         command = [sys.executable, "-m", "uvicorn", "--factory", "--host", "127.0.0.1"]
         command += ["--port", str(port), "--log-level", "warning"]
         command += ["prefect.server.api.server:create_app"]
+        self._turn = (Path(os.environ["PREFECT_HOME"]) / "start.lock").open("a")
+        fcntl.flock(self._turn, fcntl.LOCK_EX)  # until it is closed
         self.child = Leashed(
             command,
             log=state / "logs" / "prefect-server.log",
@@ -68,12 +73,14 @@ class OwnServer:
         Raises:
             ServerError: It died or did not answer in time; the message has the end of its log.
         """
-        self.child.wait_until(lambda: is_healthy(self.url), what="the Prefect server")
+        with self._turn:
+            self.child.wait_until(lambda: is_healthy(self.url), what="the Prefect server")
         return self.url
 
     def stop(self) -> None:
         """Ends the server."""
         self.child.stop()
+        self._turn.close()
 
 
 @dataclass(frozen=True)

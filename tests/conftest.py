@@ -1,6 +1,6 @@
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,8 @@ os.environ["STARPO_HOME"] = tempfile.mkdtemp(prefix="starpo-tests-")
 from flows import defaults
 from flows.server import prefect_server
 
+for place in defaults.PLACES:  # a worker of xdist inherits those of the process that started it
+    os.environ.pop(place, None)
 defaults.apply()
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
@@ -25,8 +27,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield api.url
 
 
+@pytest.fixture(scope="session")
+def environment_of() -> Callable[[Path], dict[str, str]]:
+    """The environment of a command with that folder as its home."""
+
+    def environment(home: Path) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in defaults.PLACES and not name.startswith("PREFECT_")
+        }
+        return {**kept, "STARPO_HOME": str(home)}
+
+    return environment
+
+
 @pytest.fixture
-def home(tmp_path: Path) -> dict[str, str]:
+def home(tmp_path: Path, environment_of: Callable[[Path], dict[str, str]]) -> dict[str, str]:
     """The environment of a command with a home of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    return {**kept, "STARPO_HOME": str(tmp_path)}
+    return environment_of(tmp_path)

@@ -1,9 +1,9 @@
 """`explain`, `rebuild` and `gc` on a real sweep."""
 
-import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,14 +32,15 @@ CHECKPOINT = Path("checkpoints", "smoke", "two", "seed-1")
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(
+    tmp_path_factory: pytest.TempPathFactory, environment_of: Callable[[Path], dict[str, str]]
+) -> Path:
     """A home in which the sweep `smoke` has ended."""
     home = tmp_path_factory.mktemp("swept")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     subprocess.run(
         [sys.executable, "-c", "from flows.cli import main; main()", "sweep", "smoke"],
         cwd=ROOT,
-        env={**kept, "STARPO_HOME": str(home)},
+        env=environment_of(home),
         check=True,
     )
     return home

@@ -1,11 +1,10 @@
 """A sweep submitted to the worker of `starpo up`, and what a browser then finds."""
 
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,10 +79,11 @@ class Studio:
 
 
 @pytest.fixture(scope="module")
-def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+def studio(
+    tmp_path_factory: pytest.TempPathFactory, environment_of: Callable[[Path], dict[str, str]]
+) -> Iterator[Studio]:
     home = tmp_path_factory.mktemp("studio")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    environment = {**kept, "STARPO_HOME": str(home)}
+    environment = environment_of(home)
     process = subprocess.Popen(
         [sys.executable, "-c", "from flows.cli import main; main()", "up"],
         cwd=ROOT,

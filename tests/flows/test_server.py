@@ -1,14 +1,16 @@
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from flows.errors import ServerError
-from flows.server import announced, free_port, prefect_server, services_url
+from flows.server import OwnServer, announced, free_port, prefect_server, services_url
 
 
 class _Healthy(BaseHTTPRequestHandler):
@@ -101,6 +103,26 @@ def test_a_configured_server_that_does_not_answer_stops_the_command(
     monkeypatch.setenv("PREFECT_API_URL", url)
     with pytest.raises(ServerError, match=f"{url}\nhint: "), prefect_server(tmp_path):
         pytest.fail("it was let through")
+
+
+@pytest.mark.server
+def test_two_first_commands_at_once_start_their_servers_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))  # no database yet
+
+    def start(name: str) -> tuple[float, float]:
+        server = OwnServer(tmp_path / name, port=free_port(), environment={})
+        try:
+            begun = time.monotonic()
+            server.wait()
+            return begun, time.monotonic()
+        finally:
+            server.stop()
+
+    with ThreadPoolExecutor(2) as threads:
+        (_, ready), (begun, _) = sorted(threads.map(start, ("one", "two")))
+    assert begun >= ready
 
 
 @pytest.mark.server
